@@ -14,6 +14,7 @@ from ray_cluster import RayCluster, need_ray, ray_processes
 
 from faults.crashes import until
 from sdk.making import create, train
+from sdk.test_replicas import replicas_of, wait_until_ready
 from support.live import LiveServer, descendants, is_alive
 
 need_ray()
@@ -102,6 +103,37 @@ def test_a_node_that_is_lost_leaves_fewer_workers_and_the_client_goes_on(
 
     assert_close(outputs, undisturbed[4])
     assert re.findall(r"workers placed workers=(\d)", server.log()) == ["2", "1"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_node_that_is_lost_while_runs_move_costs_the_clients_nothing_but_time(
+    model: dict[str, Path], undisturbed: dict[int, Outputs], tmp_path: Path
+) -> None:
+    """Two replicas, each a group of one worker on a node of its own. Which of them is lost is not known here: the one
+    that is drained, and its runs are recovered, or the other one, and the runs that have moved return."""
+    with RayCluster(tmp_path) as cluster:
+        node = cluster.add()
+        flags = ["--backend=ray", "--replicas=2", f"--ray-address={cluster.address}", "--recovery-steps=2"]
+        with LiveServer(model, tmp_path / "server", *flags) as server:
+            wait_until_ready(server, 2)
+            with connected(server) as service:
+                runs = [create(service, rank=4) for _ in range(4)]
+                outputs = [train(run, STEPS) for run in runs]
+                assert [each["runs"] for each in replicas_of(server)] == [2, 2]
+
+                with server.http() as http:
+                    assert http.post("replicas/0/drain").status_code == 200
+                cluster.remove(node)
+                for run, before in zip(runs, outputs, strict=True):
+                    before += train(run, STEPS, start=STEPS)
+
+                assert len(ray_processes(cluster.pid)) == 1
+                answers = [server.http().get(f"training_runs/{run.model_id}/recoveries").json() for run in runs]
+    for given in outputs:
+        assert given == outputs[0]
+        assert_close(given, undisturbed[4])
+    assert sum(each["mismatched"] for answer in answers for each in answer["recoveries"]) == 0
 
 
 @pytest.mark.soak

@@ -148,7 +148,9 @@ def _spawn(config: ServerConfig, settings: WorkerConfig, lock: int) -> WorkerPro
 
 
 def worker_configs(config: ServerConfig) -> tuple[WorkerConfig, ...]:
-    """One for each replica of the worker."""
+    """One for each replica of the worker. On Ray the cluster divides its cores and GPUs among them."""
+    if config.backend == "ray":
+        return (_worker_config(config),) * config.replicas
     gpus = [] if config.replicas == 1 else visible_gpus(config.device)
     configs = replica_configs(_worker_config(config), config.replicas, cores=usable_cores(), gpus=gpus)
     if len(configs) > 1 and not config.threads:
@@ -158,6 +160,8 @@ def worker_configs(config: ServerConfig) -> tuple[WorkerConfig, ...]:
 
 def further_worker_config(config: ServerConfig, prepared: Prepared, number: int) -> WorkerConfig:
     """That of a replica that joins the running server."""
+    if config.backend == "ray":
+        return prepared.worker_configs[0]
     return further_config(prepared.worker_configs, number, gpus=visible_gpus(config.device))
 
 

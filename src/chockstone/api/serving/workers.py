@@ -45,23 +45,12 @@ class ServerWorkers:
         config, prepared = self._config, self._prepared
         first, *others = prepared.worker_configs
         if config.replicas != 1:
-            replicas = [self._local(0, first, on_fatal=self._on_fatal, spawned=prepared.worker)]
+            replicas = [self._make(0, first, on_fatal=self._on_fatal, spawned=prepared.worker)]
             replicas += [
-                self._local(number, settings, on_fatal=self._on_fatal) for number, settings in enumerate(others, 1)
+                self._make(number, settings, on_fatal=self._on_fatal) for number, settings in enumerate(others, 1)
             ]
             return ReplicaSet(replicas, make=self._add)
-        if config.backend == "ray":
-            backend: WorkerSupervisor = RayBackend(
-                ray_plan(config),
-                first,
-                on_lost=partial(self._on_lost, 0),
-                on_fatal=self._on_fatal,
-                first=prepared.worker,
-                inherit=[prepared.claim.lock],
-            )
-            self._made.append(backend)
-        else:
-            backend = self._local(0, first, on_fatal=self._on_fatal, spawned=prepared.worker)
+        backend = self._make(0, first, on_fatal=self._on_fatal, spawned=prepared.worker)
         return backend if config.sampler != "vllm" else await self._with_vllm(backend, store)
 
     def kill(self) -> None:
@@ -70,25 +59,39 @@ class ServerWorkers:
 
     def _add(self, number: int) -> Worker:
         settings = further_worker_config(self._config, self._prepared, number)
-        return self._local(number, settings, on_fatal=partial(self._on_not_added, number))
+        return self._make(number, settings, on_fatal=partial(self._on_not_added, number))
 
-    def _local(
+    def _make(
         self,
         number: int,
         settings: WorkerConfig,
         *,
         on_fatal: Callable[[str], None],
         spawned: WorkerProcess | None = None,
-    ) -> LocalBackend:
-        backend = LocalBackend(
-            settings,
-            on_lost=partial(self._on_lost, number),
-            on_fatal=on_fatal,
-            first=spawned,
-            inherit=[self._prepared.claim.lock],
-            spare_seconds=self._config.spare_seconds,
-            generations=self._generations,
-        )
+    ) -> WorkerSupervisor:
+        """A process on this machine, or a group of workers on Ray."""
+        lost, inherit = partial(self._on_lost, number), [self._prepared.claim.lock]
+        backend: WorkerSupervisor
+        if self._config.backend == "ray":
+            backend = RayBackend(
+                ray_plan(self._config),
+                settings,
+                on_lost=lost,
+                on_fatal=on_fatal,
+                first=spawned,
+                inherit=inherit,
+                generations=self._generations,
+            )
+        else:
+            backend = LocalBackend(
+                settings,
+                on_lost=lost,
+                on_fatal=on_fatal,
+                first=spawned,
+                inherit=inherit,
+                spare_seconds=self._config.spare_seconds,
+                generations=self._generations,
+            )
         self._made.append(backend)
         return backend
 

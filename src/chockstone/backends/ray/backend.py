@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from chockstone.backends.channel import AsyncChannel, ChannelClosed, Message
@@ -37,9 +37,13 @@ class RayBackend(WorkerSupervisor):
         first: WorkerProcess | None = None,
         inherit: Sequence[int] = (),
         heartbeat_limits: HeartbeatLimits | None = None,
+        generations: Iterator[int] | None = None,
     ) -> None:
-        """``first`` is a driver that was spawned already; ``inherit`` are descriptors that each driver keeps open."""
-        super().__init__(on_lost=on_lost, on_fatal=on_fatal, heartbeat_limits=heartbeat_limits)
+        """``first`` is a driver that was spawned already; ``inherit`` are descriptors that each driver keeps open.
+
+        ``generations``: see ``WorkerSupervisor``.
+        """
+        super().__init__(on_lost=on_lost, on_fatal=on_fatal, heartbeat_limits=heartbeat_limits, generations=generations)
         self._plan = plan
         self._config = config
         self._command = command

@@ -168,8 +168,10 @@ def _check_vllm(deployment: DeploymentSettings) -> None:
 def _check_replicas(deployment: DeploymentSettings) -> None:
     if deployment.replicas == 1:
         return
-    if deployment.backend == "ray":
-        raise SettingsError("--replicas is for workers on this machine, not on Ray; leave it or --backend ray out")
+    if deployment.backend == "ray" and deployment.replicas == 0:
+        raise SettingsError("--replicas auto counts the GPUs of this machine; on Ray give a number of worker groups")
+    if deployment.backend == "ray" and deployment.ray_address is None:
+        raise SettingsError("--replicas on Ray needs a cluster that all worker groups join; name it with --ray-address")
     if deployment.sampler == "vllm":
         raise SettingsError("--replicas does not work with vLLM servers yet; leave it or --sampler vllm out")
 

@@ -11,6 +11,7 @@ import pytest
 from chockstone.api.serving import startup
 from chockstone.api.serving.startup import Prepared, further_worker_config, worker_configs
 from chockstone.api.serving.workers import ServerWorkers
+from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.supervision.local import LocalBackend
 from chockstone.checkpoints import open_store
 from chockstone.engine.replicas.replica_set import ReplicaSet
@@ -41,6 +42,21 @@ async def test_with_replicas_more_may_join(tmp_path: Path, replicas: int) -> Non
 
 async def test_one_worker_is_itself(tmp_path: Path) -> None:
     assert isinstance(await workers_of(tmp_path, 1).open(open_store(tmp_path / "store")), LocalBackend)
+
+
+async def test_on_ray_each_replica_is_a_group_with_the_same_settings(tmp_path: Path) -> None:
+    config, prepared = prepared_for(tmp_path, 2, backend="ray", ray_address="127.0.0.1:6379")
+    workers = ServerWorkers(
+        config, prepared, on_lost=lambda *_: None, on_fatal=lambda _: None, on_not_added=lambda *_: None
+    )
+
+    made = await workers.open(open_store(tmp_path / "store"))
+
+    assert isinstance(made, ReplicaSet)
+    assert [type(each) for each in made.replicas] == [RayBackend] * 2
+    first, second = prepared.worker_configs
+    assert first == second == further_worker_config(config, prepared, 2)
+    assert first.threads is None, "the cluster says how many cores a worker has"
 
 
 def test_a_replica_that_joins_has_the_settings_of_the_others_and_the_next_gpu(

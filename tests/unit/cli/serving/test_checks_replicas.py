@@ -25,12 +25,18 @@ def test_a_local_server_may_have_replicas(tmp_path: Path, replicas: object) -> N
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"backend": "ray"}, "--replicas is for workers on this machine, not on Ray"),
+        ({"backend": "ray"}, "needs a cluster that all worker groups join"),
+        ({"backend": "ray", "ray_address": "auto", "replicas": "auto"}, "counts the GPUs of this machine"),
         ({"sampler": "vllm", "vllm_urls": ["http://127.0.0.1:8001"]}, "--replicas does not work with vLLM servers yet"),
     ],
 )
-def test_replicas_of_ray_workers_and_with_vllm_are_refused(tmp_path: Path, flags: dict[str, Any], message: str) -> None:
+def test_replicas_that_cannot_be_are_refused(tmp_path: Path, flags: dict[str, Any], message: str) -> None:
     pytest.importorskip("ray" if "backend" in flags else "aiohttp")
 
     with pytest.raises(SettingsError, match=message):
-        check(tmp_path, replicas=2, **flags)
+        check(tmp_path, **{"replicas": 2, **flags})
+
+
+def test_a_ray_cluster_may_have_replicas(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    check(tmp_path, backend="ray", ray_address="auto", replicas=2, workers=4)
