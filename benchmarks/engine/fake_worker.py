@@ -1,4 +1,7 @@
-"""A fake worker: answers every call at once, with results of the size that real ones have. Its archives are real."""
+"""A fake worker: answers every call at once, with results of the size that real ones have.
+
+Its recovery archives are real. It writes no archives of samplers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from chockstone.backends.calls import (
     ForwardBackwardCall,
     OptimStepCall,
     ReplyT,
-    SnapshotCall,
     WorkerCall,
     WorkerCalls,
     WorkerReply,
@@ -78,8 +80,6 @@ class FakeWorker(WorkerCalls):
                 return StepReply(metrics={})
             case SampleCall():
                 return SampleReply(content=self._result, tokens=1, prompt_tokens=1)
-            case SnapshotCall():
-                await asyncio.to_thread(self._write, call.archive, "sampler_weights", {})
             case SaveCall():
                 on_release()
                 return await asyncio.to_thread(self._write, call.archive, call.kind, dict(call.metadata))
