@@ -56,7 +56,7 @@ async def test_on_ray_each_replica_is_a_group_with_the_same_settings(tmp_path: P
     assert [type(each) for each in made.replicas] == [RayBackend] * 2
     first, second = prepared.worker_configs
     assert first == second == further_worker_config(config, prepared, 2)
-    assert first.threads is None, "the cluster says how many cores a worker has"
+    assert not first.threads, "the cluster says how many cores a worker has"
 
 
 def test_a_replica_that_joins_has_the_settings_of_the_others_and_the_next_gpu(
