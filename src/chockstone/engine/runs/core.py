@@ -133,17 +133,8 @@ class RunCore:
         self.rebuild = CatalogRebuild(catalog, runs, journals, now=now)
         journal_losses = JournalLosses(catalog, self.marks, self.archives, on_loss=durability.on_journal_loss, now=now)
         self.registry = RunRegistry(
-            catalog,
-            runs,
-            journals,
-            self.runner,
-            self.archives,
-            self.rebuild,
-            self.marks,
-            self.progress,
-            journal_losses,
-            self.usage,
-            history,
+            *(catalog, runs, journals, self.runner, self.archives, self.rebuild, self.marks, self.progress),
+            *(journal_losses, self.usage, history),
             max_runs=limits.runs,
         )
         self.requests = TrainingRequests(self.registry, self.runner, routing)
