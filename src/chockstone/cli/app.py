@@ -26,7 +26,7 @@ class Program(LazyGroup):
             "checkpoints": LazyCommand(
                 "checkpoints.group", "List, verify, import, export, share and delete checkpoints."
             ),
-            "alias": LazyCommand("alias", "Name checkpoints and base models, switch the names, and undo."),
+            "alias": LazyCommand("serving.alias", "Name checkpoints and base models, switch the names, and undo."),
             "resume": LazyCommand("resume", "Explain which checkpoint a training resumes from."),
         },
         "Disk space": {
@@ -35,7 +35,7 @@ class Program(LazyGroup):
             "trash": LazyCommand("trash", "List, undelete and purge deleted checkpoints of a server."),
         },
         "Administration": {
-            "replicas": LazyCommand("replicas", "List, add and drain the worker replicas of a server."),
+            "replicas": LazyCommand("serving.replicas", "List, add and drain the worker replicas of a server."),
             "keys": LazyCommand("keys", "Create, list and revoke API keys."),
             "audit": LazyCommand("audit", "List the audit log of a server.", "audit"),
             "doctor": LazyCommand("doctor", "Compare store and catalog, explain findings, and repair them."),
