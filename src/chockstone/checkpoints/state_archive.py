@@ -19,6 +19,7 @@ import numpy as np
 
 from chockstone.checkpoints.errors import UnstorableValue
 from chockstone.checkpoints.file_archive import SavedFiles, write_files
+from chockstone.checkpoints.format.deferred_tensor import DeferredTensor
 from chockstone.checkpoints.format.host_memory import Bytes
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
 from chockstone.checkpoints.format.tree import STATE, Leaf, flatten
@@ -47,11 +48,12 @@ def write_state(
     """Commit an archive of ``state`` under a name that is not taken. Durable on return; nothing is visible when it
     raises.
 
-    The caller must not change ``state`` before this returns. ``check`` is called before the commit and may raise.
+    The caller must not change ``state`` before this returns. It may hold a DeferredTensor, which is made when it is
+    written. ``check`` is called before the commit and may raise.
     Raises UnstorableValue for what an archive cannot hold, and for tensors of which this process has only shards.
     ``on_plan`` is called once with the size of the archive, and ``on_bytes`` from several threads.
     """
-    tree = flatten(state)
+    tree = flatten(state, takes_deferred=True)
     for leaf in tree.leaves:
         if leaf.shards is not None:
             raise UnstorableValue(f"{leaf.group}.{leaf.key}", "a sharded tensor is saved with Checkpointer.save")
@@ -115,7 +117,9 @@ def _is_in(leaf: Leaf, section: Section) -> bool:
     return leaf.group + SUFFIX == section.name and 0 not in leaf.shape
 
 
-def _flat(value: Any) -> Bytes:  # Any: a torch tensor or a numpy array
+def _flat(value: Any) -> Bytes:  # Any: a torch tensor, a numpy array or a DeferredTensor
+    if isinstance(value, DeferredTensor):
+        value = value.numbers()
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     import torch

@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from chockstone.checkpoints.errors import DamagedArchive, UnstorableValue
-from chockstone.checkpoints.format.dtypes import BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
+from chockstone.checkpoints.format.deferred_tensor import DeferredTensor
+from chockstone.checkpoints.format.dtypes import BY_NAME, BY_NUMPY_NAME, BY_TORCH_NAME, Dtype
 from chockstone.checkpoints.format.safetensors_header import RESERVED_KEY, is_shape
 from chockstone.checkpoints.format.shards import (
     Boxes,
@@ -47,6 +48,7 @@ SHARED_GROUP: Final = "state"
 
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\Z")
 _INT_LIMIT = 2**63
+_FLOAT32 = BY_NAME["F32"]
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class Leaf:
     key: str
     dtype: Dtype
     shape: tuple[int, ...]
-    value: Any  # Any: a torch tensor or a numpy array; a DTensor, Pieces or Boxes, where it is divided among ranks
+    value: Any  # Any: a torch tensor, numpy array or DeferredTensor; a DTensor, Pieces or Boxes, where it is divided
     aliases: tuple[str, ...] = ()  # other keys of the same group it stands for
     shards: TensorShards | None = None  # what of it this process has, where it is sharded
     local_tensors: tuple[Any, ...] = ()  # the tensors that hold the shards
@@ -74,9 +76,12 @@ class Tree:
     leaves: list[Leaf]
 
 
-def flatten(state: Mapping[str, object]) -> Tree:
-    """Split ``state`` into JSON and tensors. Tensors are referred to; every other value is copied."""
-    return _Flattener().flatten(state)
+def flatten(state: Mapping[str, object], *, takes_deferred: bool = False) -> Tree:
+    """Split ``state`` into JSON and tensors. Tensors are referred to; every other value is copied.
+
+    ``takes_deferred``: the caller writes the tensors itself, and can write a DeferredTensor.
+    """
+    return _Flattener(takes_deferred=takes_deferred).flatten(state)
 
 
 class _Refused(Exception):
@@ -89,7 +94,7 @@ class _Refused(Exception):
 
 
 class _Flattener:
-    def __init__(self) -> None:
+    def __init__(self, *, takes_deferred: bool) -> None:
         self.leaves: list[Leaf] = []
         self.taken: set[tuple[str, str]] = set()
         self.seen: dict[int, list[Leaf]] = {}  # by address
@@ -115,6 +120,8 @@ class _Flattener:
             Pieces: self._divided,
             Boxes: self._divided,
         }
+        if takes_deferred:
+            self.handlers[DeferredTensor] = lambda value, prefix: self._refer(value, _FLOAT32, prefix, 0)
         if (torch := sys.modules.get("torch")) is not None:  # not imported: no torch value can be here
             self.strided = torch.strided
             self.torch_dtypes = {getattr(torch, n): d for n, d in BY_TORCH_NAME.items() if hasattr(torch, n)}
