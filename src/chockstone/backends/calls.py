@@ -16,6 +16,7 @@ from chockstone.backends.channel import Message
 from chockstone.backends.protocol import (
     GpuMemory,
     HeldMemory,
+    LayoutReply,
     LossLimits,
     OnPieces,
     PassReply,
@@ -94,6 +95,12 @@ class DropLossCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutCall:
+    base_model: str
+    spec: RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelCall:
     key: str
 
@@ -121,10 +128,10 @@ class EmptyReply:
 RunCall = (
     OpenRunCall | CloseRunCall | ForwardBackwardCall | OptimStepCall | SaveCall | SnapshotCall | LoadCall
 )  # about one run
-OtherCall = AddLossCall | DropLossCall | SampleCall | CancelCall | ForgetCall | WrittenCall
+OtherCall = AddLossCall | DropLossCall | LayoutCall | SampleCall | CancelCall | ForgetCall | WrittenCall
 WorkerCall = RunCall | OtherCall
-WorkerReply = EmptyReply | PassReply | StepReply | SaveReply | SampleReply
-ReplyT = TypeVar("ReplyT", EmptyReply, PassReply, StepReply, SaveReply, SampleReply)
+WorkerReply = EmptyReply | PassReply | StepReply | SaveReply | LayoutReply | SampleReply
+ReplyT = TypeVar("ReplyT", EmptyReply, PassReply, StepReply, SaveReply, LayoutReply, SampleReply)
 T = TypeVar("T")
 
 _CALLS: Final[Mapping[str, type[WorkerCall | StopCall]]] = {
@@ -137,6 +144,7 @@ _CALLS: Final[Mapping[str, type[WorkerCall | StopCall]]] = {
     "load": LoadCall,
     "add_loss": AddLossCall,
     "drop_loss": DropLossCall,
+    "layout": LayoutCall,
     "sample": SampleCall,
     "cancel": CancelCall,
     "forget": ForgetCall,
@@ -168,7 +176,7 @@ def encode_call(number: int, call: WorkerCall | StopCall, origin: RequestOrigin 
 def decode_call(message: Message) -> NumberedCall:
     values = dict(message.values["values"])
     kind = _CALLS[message.values["call"]]
-    if kind is OpenRunCall:
+    if kind in (OpenRunCall, LayoutCall):
         values["spec"] = RunSpec.from_json(values["spec"])
     if kind is SaveCall:
         values["recipients"] = tuple(values.get("recipients", ()))
@@ -394,6 +402,9 @@ class WorkerCalls(abc.ABC):
 
     async def drop_loss(self, loss_id: str) -> None:
         await self.send(DropLossCall(loss_id=loss_id), EmptyReply)
+
+    async def layout(self, base_model: str, spec: RunSpec) -> LayoutReply:
+        return await self.send(LayoutCall(base_model=base_model, spec=spec), LayoutReply)
 
     async def sample(self, call: SampleCall, *, on_pieces: OnPieces = lambda _: None) -> SampleReply:
         return await self.send(call, SampleReply, on_pieces=on_pieces)

@@ -34,6 +34,7 @@ __all__ = [
     "ArchiveKind",
     "GpuMemory",
     "HeldMemory",
+    "LayoutReply",
     "LossLimits",
     "OnPieces",
     "PassReply",
@@ -131,6 +132,15 @@ class SaveReply:
     size_bytes: int
     seal: str
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutReply:
+    """``run`` is what an archive of such a run says of it: plain JSON with its specification, and under ``layout`` the
+    name and the shape of each weight that it trains. ``scale`` is what it multiplies the product of its matrices by."""
+
+    run: Mapping[str, Any]
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,6 +371,9 @@ class Worker(Workers, Protocol):
         self, loss_id: str, definition: Mapping[str, Any], *, generation: int | None = None
     ) -> None:  # Any: plain JSON
         """Build a custom loss, which ``forward_backward`` requests may name from then on."""
+
+    async def layout(self, base_model: str, spec: RunSpec) -> LayoutReply:
+        """Describe the weights that a run of this specification would train. Creates nothing."""
 
     async def drop_loss(self, loss_id: str) -> None:
         """Drop a custom loss. Does nothing if there is no such loss."""

@@ -22,6 +22,7 @@ from chockstone.backends.calls import (
     EmptyReply,
     ForgetCall,
     ForwardBackwardCall,
+    LayoutCall,
     LoadCall,
     OpenRunCall,
     OptimStepCall,
@@ -34,8 +35,10 @@ from chockstone.backends.calls import (
     values_of,
 )
 from chockstone.backends.protocol import (
+    LayoutReply,
     OnPieces,
     PassReply,
+    RunSpec,
     SampleCall,
     SampledPiece,
     SampleReply,
@@ -70,6 +73,22 @@ class Numbers:
     weight: int = 0
     gradient: int = 0
     steps: int = field(default=0, compare=False)
+
+
+LAYERS = ("model.layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj")  # [3, 4] each
+SCALE = 8.0  # of the adapter of every run
+
+
+def shapes_of_run(spec: RunSpec) -> list[tuple[str, list[int]]]:
+    """The weights that a run would train, as ``layout`` tells them."""
+    if spec.is_full:
+        return [(f"{layer}.weight", [3, 4]) for layer in LAYERS]
+    chosen = [layer for layer in LAYERS if spec.train_attn or "attn" not in layer]
+    return [
+        (f"{layer}.{name}", shape)
+        for layer in chosen
+        for name, shape in (("lora_A", [spec.rank, 4]), ("lora_B", [3, spec.rank]))
+    ]
 
 
 class FakeBackend(WorkerCalls):
@@ -172,6 +191,8 @@ class FakeBackend(WorkerCalls):
                 return self._pass(call)
             case OptimStepCall():
                 return self._step(call)
+            case LayoutCall():
+                return LayoutReply(run={"spec": call.spec.to_json(), "layout": shapes_of_run(call.spec)}, scale=SCALE)
             case SampleCall():
                 return SampleReply(content=b"sampled " + call.body, tokens=1, prompt_tokens=len(call.body))
             case OpenRunCall():

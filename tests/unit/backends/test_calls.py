@@ -17,6 +17,7 @@ from chockstone.backends.calls import (
     FailedEvent,
     ForgetCall,
     ForwardBackwardCall,
+    LayoutCall,
     LoadCall,
     NumberedCall,
     OpenRunCall,
@@ -47,6 +48,7 @@ from chockstone.backends.channel import Message
 from chockstone.backends.protocol import (
     GpuMemory,
     HeldMemory,
+    LayoutReply,
     OnPieces,
     PassReply,
     RunSpec,
@@ -83,6 +85,7 @@ CALLS: dict[str, WorkerCall] = {
     "load": LoadCall(run_id="r", archive="a", with_optimizer=True, seal="0f"),
     "add_loss": AddLossCall(loss_id="l", definition={"graph": {"nodes": [1]}, "inputs": []}),
     "drop_loss": DropLossCall(loss_id="l"),
+    "layout": LayoutCall(base_model="tiny", spec=SPEC),
     "sample": SampleCall(key="k", base_model="tiny", seed=5, body=b"{}", owner="ann", archive="a", seal="0f"),
     "cancel": CancelCall(key="k"),
     "forget": ForgetCall(archive="a"),
@@ -93,6 +96,7 @@ REPLIES: list[WorkerReply] = [
     PassReply(result=b"\x00\xff", tokens=3, seconds=0.5),
     StepReply(metrics={"loss": 1.5}, seconds=0.5),
     SaveReply(size_bytes=7, seal="0f", seconds=0.5),
+    LayoutReply(run={"layout": [["a.lora_A", [4, 8]]]}, scale=2.0),
     SampleReply(content=b"\x00\xff", tokens=3, prompt_tokens=2),
 ]
 EVENTS: list[WorkerEvent] = [
@@ -195,15 +199,16 @@ async def test_each_method_sends_the_call_of_its_name() -> None:
     await recorder.load("r", "a", with_optimizer=True, seal="0f", generation=7)
     await recorder.add_loss("l", {"graph": {"nodes": [1]}, "inputs": []}, generation=8)
     await recorder.drop_loss("l")
+    laid_out = await recorder.layout("tiny", SPEC)
     sampled = await recorder.sample(sample, on_pieces=pieces.extend)
     await recorder.cancel("k")
     await recorder.forget("a")
     await recorder.written("a")
 
     assert [call for call, _ in recorder.sent] == list(CALLS.values())
-    assert [generation for _, generation in recorder.sent] == [*range(1, 9), *[None] * 5]
+    assert [generation for _, generation in recorder.sent] == [*range(1, 9), *[None] * 6]
     assert [name_of(call) for call, _ in recorder.sent] == list(CALLS)
-    assert [passed, stepped, saved, sampled] == REPLIES[1:]
+    assert [passed, stepped, saved, laid_out, sampled] == REPLIES[1:]
     assert released == [True]
     assert pieces == [PIECE]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from chockstone.backends.run_spec import ALPHA, RunSpec
+from chockstone.backends.run_spec import ALPHA, ATTENTION_LAYERS, IN_A_BLOCK, RunSpec
 from chockstone.backends.training.flat_parameters import FlatParameters
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.sampling.adapter import Adapter, LowRank
@@ -32,8 +32,6 @@ from chockstone.sampling.quantised.linear import QuantisedLinear, frozen_weight
 from chockstone.sampling.quantised.weight import FrozenWeight, QuantisedWeight, dense
 from chockstone.wire.failures import BadRequest
 
-_IN_A_BLOCK = re.compile(r"\.\d+\.")
-_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 _ROUTER = re.compile(r"gate|router", re.IGNORECASE)
 
 
@@ -117,10 +115,7 @@ class LoraWeights:
         self._process_group = process_group
         self.layers = _chosen(layers, head_name, spec)
         self.scale = ALPHA / spec.rank
-        shapes: dict[str, tuple[int, ...]] = {}
-        for name, layer in self.layers.items():
-            shapes[f"{name}.lora_A"], shapes[f"{name}.lora_B"] = layer.matrix_shapes(spec.rank)
-        self.parameters = FlatParameters(shapes, device=device)
+        self.parameters = FlatParameters(_shapes(self.layers, spec.rank), device=device)
         views = self.parameters.views(self.parameters.flat)
         for name in self.layers:
             _initialise(views[f"{name}.lora_A"], seed=spec.seed, name=name)
@@ -154,10 +149,22 @@ class LoraWeights:
         return Adapter(layers, self.scale)
 
 
+def matrix_shapes(layers: Mapping[str, Adaptable], *, head_name: str, spec: RunSpec) -> dict[str, tuple[int, ...]]:
+    """The shapes of all matrices of a run, by name."""
+    return _shapes(_chosen(dict(layers), head_name, spec), spec.rank)
+
+
+def _shapes(layers: Mapping[str, Adaptable], rank: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, layer in layers.items():
+        shapes[f"{name}.lora_A"], shapes[f"{name}.lora_B"] = layer.matrix_shapes(rank)
+    return shapes
+
+
 def _chosen(layers: dict[str, Adaptable], head_name: str, spec: RunSpec) -> dict[str, Adaptable]:
     experts = {name for name, layer in layers.items() if isinstance(layer, ExpertProjection)}
-    in_blocks = {name for name in layers if name != head_name and _IN_A_BLOCK.search(f".{name}.")} - experts
-    attention = {name for name in in_blocks if _ATTENTION.search(name)}
+    in_blocks = {name for name in layers if name != head_name and IN_A_BLOCK.search(f".{name}.")} - experts
+    attention = {name for name in in_blocks if ATTENTION_LAYERS.search(name)}
     mlp = in_blocks - attention
     if spec.train_experts:
         mlp = (mlp - _routers(layers)) | experts

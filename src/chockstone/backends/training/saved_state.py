@@ -35,6 +35,17 @@ def describe_run(spec: RunSpec, *, base_precision: str) -> dict[str, Any]:
     return {"spec": spec.to_json(), **quantised}
 
 
+def describe_layout(
+    spec: RunSpec, shapes: Shapes, *, expert_files: ExpertFiles | None, base_precision: str
+) -> dict[str, Any]:
+    """What a training archive says of its run."""
+    layout = [[name, list(shape)] for name, shape in shapes.items()]
+    run: dict[str, Any] = {**describe_run(spec, base_precision=base_precision), "layout": layout}
+    if expert_files is not None and not spec.is_full and any(map(is_expert_weight, shapes.values())):
+        run["expert_files"] = expert_files.to_json()
+    return run
+
+
 def make_state(
     spec: RunSpec,
     parameters: Parameters,
@@ -45,12 +56,8 @@ def make_state(
     base_precision: str = FULL,
 ) -> dict[str, Any]:
     moments = {name: parameters.whole(moment) for name, moment in optimizer.moments.items()}
-    layout = [[name, list(shape)] for name, shape in parameters.shapes.items()]
-    run: dict[str, Any] = {**describe_run(spec, base_precision=base_precision), "layout": layout}
-    if expert_files is not None and not spec.is_full and any(map(is_expert_weight, parameters.shapes.values())):
-        run["expert_files"] = expert_files.to_json()
     return {
-        "run": run,
+        "run": describe_layout(spec, parameters.shapes, expert_files=expert_files, base_precision=base_precision),
         "weights": parameters.named(parameters.flat),
         "optimizer": {"steps": optimizer.steps, **moments},
         "gradient": None if gradient is None else parameters.whole(gradient),

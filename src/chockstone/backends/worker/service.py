@@ -16,7 +16,7 @@ from contextvars import copy_context
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -32,6 +32,7 @@ from chockstone.backends.calls import (
     FailedEvent,
     ForgetCall,
     ForwardBackwardCall,
+    LayoutCall,
     LoadCall,
     OpenRunCall,
     OptimStepCall,
@@ -53,8 +54,10 @@ from chockstone.backends.channel import BlockingChannel, ChannelClosed, Message
 from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.losses.weighted_tokens import weighted_tokens
+from chockstone.backends.planning.layout import layout_of
 from chockstone.backends.planning.refusals import available_bytes, check_base, check_run
 from chockstone.backends.protocol import (
+    LayoutReply,
     PassReply,
     SampleCall,
     SampleReply,
@@ -77,6 +80,7 @@ from chockstone.backends.worker.loading import report_loading
 from chockstone.backends.worker.memory import memory_of_worker
 from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, read_weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
+from chockstone.backends.worker.work import Work, timed
 from chockstone.checkpoints import Admission, SavedCheckpoint
 from chockstone.sampling.model import SampledModel
 from chockstone.telemetry import tracing
@@ -91,9 +95,6 @@ from chockstone.wire.model_names import ModelName
 
 log = logging.getLogger(__name__)
 _WEIGHTS_CACHE_BYTES: Final = 2 << 30
-ReplyOfWork = TypeVar("ReplyOfWork", covariant=True)
-TimedReply = TypeVar("TimedReply", PassReply, StepReply)
-Work = Generator["Future[Any] | None", None, ReplyOfWork]  # Any: whatever is waited for
 
 
 class WorkerService:
@@ -257,9 +258,9 @@ class WorkerService:
     def _perform(self, number: int, call: WorkerCall) -> Work[WorkerReply]:  # one per kind of call
         match call:
             case ForwardBackwardCall():
-                return _timed(self._forward_backward(call))
+                return timed(self._forward_backward(call))
             case OptimStepCall():
-                return _timed(self._optim_step(call))
+                return timed(self._optim_step(call))
             case SampleCall():
                 return self._sample(number, call)
             case SaveCall():
@@ -276,6 +277,8 @@ class WorkerService:
                 return self._add_loss(call)
             case DropLossCall():
                 return self._drop_loss(call)
+            case LayoutCall():
+                return self._layout(call)
             case CancelCall():
                 return self._cancel(call)
             case ForgetCall():
@@ -427,6 +430,10 @@ class WorkerService:
         self._losses.pop(call.loss_id, None)
         return EmptyReply()
 
+    def _layout(self, call: LayoutCall) -> Work[LayoutReply]:
+        yield None
+        return layout_of(self._bases[ModelName.parse(call.base_model).base], call.spec)
+
     def _sample(self, number: int, call: SampleCall) -> Work[SampleReply]:
         name = ModelName.parse(call.base_model)
         request = limit_context(decode_sample(orjson.loads(call.body)), name.max_context)
@@ -503,18 +510,3 @@ def _decode_pass(call: ForwardBackwardCall) -> Pass:
     end = len(call.body) - call.routing_bytes
     request = decode_pass(call.body[:end])
     return replace(request, routing=tuple(split_records(call.body[end:])))
-
-
-def _timed(work: Work[TimedReply]) -> Work[TimedReply]:
-    """The work, with a reply that also says for how many seconds it has computed."""
-    seconds = 0.0
-    while True:
-        started = time.perf_counter()
-        try:
-            awaited = next(work)
-        except StopIteration as ended:
-            reply: TimedReply = ended.value
-            seconds += time.perf_counter() - started
-            return replace(reply, seconds=seconds)
-        seconds += time.perf_counter() - started
-        yield awaited

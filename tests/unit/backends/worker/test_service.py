@@ -16,9 +16,7 @@ import pytest
 
 from chockstone.backends.calls import StopCall, decode_error, encode_call
 from chockstone.backends.channel import BlockingChannel, Message
-from chockstone.backends.protocol import PassReply
 from chockstone.backends.supervision.process import WorkerConfig
-from chockstone.backends.worker import service
 from chockstone.backends.worker.service import WorkerService
 from chockstone.checkpoints import Archive, verify_archive
 from chockstone.checkpoints.saving.job import SaveJob
@@ -286,29 +284,6 @@ def test_a_snapshot_that_is_damaged_on_disk_is_written_again(client: Client, sto
 
     with Archive.open(store / "sampler.tar") as archive:
         verify_archive(archive)
-
-
-def test_a_call_says_how_long_it_computed_and_not_how_long_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(service.time, "perf_counter", lambda: clock[0])
-
-    def work() -> service.Work[PassReply]:
-        for _ in range(3):
-            clock[0] += 1.0
-            yield None
-        clock[0] += 0.5
-        return PassReply(result=b"body", tokens=3)
-
-    timed = service._timed(work())
-    reply = None
-    while reply is None:
-        try:
-            next(timed)
-        except StopIteration as ended:
-            reply = ended.value
-        clock[0] += 100.0
-
-    assert reply == PassReply(result=b"body", tokens=3, seconds=3.5)
 
 
 def test_a_pass_and_a_step_say_how_long_they_took(client: Client) -> None:
