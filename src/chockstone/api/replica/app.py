@@ -36,7 +36,8 @@ from chockstone.telemetry.request_metrics import RequestMetrics
 _READS: Final = (
     service.healthz,  # of this process; a failed forward tells about the engine
     *(runs.list_runs, runs.get_run),
-    *(checkpoints.list_checkpoints, checkpoints.list_checkpoints_of_run, checkpoints.get_checkpoint),
+    *(checkpoints.list_checkpoints, checkpoints.search_checkpoints),
+    *(checkpoints.list_checkpoints_of_run, checkpoints.get_checkpoint),
     *(sessions.list_sessions, sessions.get_session, sessions.search_sessions),
 )
 

@@ -21,6 +21,7 @@ from chockstone.api.lookup import LookupDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import CheckpointKind, CheckpointRow, RowMissing
+from chockstone.catalog.searches.checkpoint_search import CheckpointCursor, CheckpointQuery
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.messages.checkpoints import (
     ArchiveUrlResponse,
@@ -28,14 +29,22 @@ from chockstone.wire.messages.checkpoints import (
     CheckpointsResponse,
     Cursor,
     ExternalWeightsUrlsResponse,
+    NextCheckpoints,
+    SearchCheckpointsRequest,
+    SearchCheckpointsResponse,
     SetTtlRequest,
     VerifyResponse,
 )
-from chockstone.wire.paths import NAME_RULE, Kind, TinkerPath, check_name, check_run_id
+from chockstone.wire.paths import NAME_RULE, CheckpointType, Kind, TinkerPath, check_name, check_run_id
 
 routes = Routes(tags=["checkpoints"])
 _RUN: Final = "/training_runs/{run_id}/checkpoints"
 _ONE: Final = _RUN + "/{kind}/{name}"
+_KINDS: Final[dict[CheckpointType, CheckpointKind]] = {
+    "training": "weights",
+    "sampler": "sampler_weights",
+    "external": "external_weights",
+}
 _URL_LIFETIME: Final = timedelta(hours=1)
 _JSON: Final = "application/json"
 _BYTES_PER_ENTRY: Final = 500  # of a list, roughly
@@ -54,6 +63,36 @@ async def list_checkpoints(
         caller.user_id, limit=limit, offset=offset, now=context.now(), kinds=kinds
     )
     return await _listed(page.rows, Cursor(offset=offset, limit=limit, total_count=page.total_count))
+
+
+@routes.post("/checkpoints/search", response_model=SearchCheckpointsResponse, summary="Search checkpoints")
+async def search_checkpoints(
+    request: SearchCheckpointsRequest, context: LookupDep, caller: CallerDep, kinds: KnownKindsDep
+) -> SearchCheckpointsResponse:
+    """The caller's own and, with the owner ``accessible``, published ones of all users; newest first."""
+    owner, cursor = request.owner, request.cursor
+    if owner.type == "user" and caller.user_id not in owner.owner_urns:
+        return SearchCheckpointsResponse(checkpoints=[])
+    if request.checkpoint_type is not None:
+        kinds = (_KINDS[request.checkpoint_type],)
+    query = CheckpointQuery(
+        owner=None if owner.type == "accessible" else caller.user_id,
+        reader=caller.user_id if owner.type == "accessible" else None,
+        kinds=kinds,
+        project_ids=request.project_ids,
+        user_metadata=request.user_metadata,
+        base_models=request.base_models,
+        limit=request.limit,
+        cursor=None if cursor is None else CheckpointCursor(cursor.last_created_at, int(cursor.last_checkpoint_uuid)),
+    )
+    page = await context.catalog.checkpoint_search.find(query, now=context.now())
+    following = None if page.next_cursor is None else page.rows[-1]
+    return SearchCheckpointsResponse(
+        checkpoints=[describe(row) for row in page.rows],
+        next_cursor=None
+        if following is None
+        else NextCheckpoints(last_created_at=following.created_at, last_checkpoint_uuid=str(following.save_id)),
+    )
 
 
 @routes.get(_RUN, response_model=CheckpointsResponse, summary="List the checkpoints of a run")
@@ -180,6 +219,7 @@ def describe(row: CheckpointRow) -> Checkpoint:
         expires_at=row.expires_at,
         state="damaged" if row.state == "damaged" else "ready",
         damage=row.damage,
+        base_model=row.base_model,
     )
 
 

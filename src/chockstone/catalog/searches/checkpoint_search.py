@@ -1,16 +1,16 @@
-"""The search for checkpoints by owner, run, kind, state and text, in several orders, a page at a time.
+"""The search for checkpoints by owner, project, metadata and more, in several orders, a page at a time.
 
 A cursor names the last checkpoint of the page before, so that pages stay right while checkpoints come and go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import and_, func, literal, or_, select
+from sqlalchemy import Text, and_, column, exists, func, literal, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from chockstone.catalog import schema as tables
@@ -36,6 +36,9 @@ class CheckpointQuery:
     """All conditions must hold. None: no condition."""
 
     owner: str | None = None
+    reader: str | None = None  # a user who owns them, or for whom they are published
+    project_ids: Collection[str] | None = None
+    user_metadata: Mapping[str, str] = field(default_factory=dict)  # each entry must be equal
     run_id: str | None = None
     kinds: Collection[CheckpointKind] | None = None
     state: Literal["ready", "damaged"] | None = None
@@ -92,7 +95,7 @@ class CheckpointFinder:
 
     async def find(self, query: CheckpointQuery, *, now: datetime) -> CheckpointPage:
         """Checkpoints that are published and not expired."""
-        where = _conditions(query, now)
+        where = _conditions(query, now, is_sqlite=self._database.is_sqlite)
         order = _ORDERS[query.order]
         size = func.coalesce(func.sum(_CHECKPOINTS.size_bytes), 0)
         [[count, size_bytes]] = await self._database.read(select(func.count(), size).where(*where))
@@ -107,8 +110,14 @@ class CheckpointFinder:
         return CheckpointPage(rows, next_cursor, Usage(count, int(size_bytes)))
 
 
-def _conditions(query: CheckpointQuery, now: datetime) -> list[ColumnElement[bool]]:
+def _conditions(query: CheckpointQuery, now: datetime, *, is_sqlite: bool) -> list[ColumnElement[bool]]:
     conditions = [is_visible(now)]
+    conditions += [_has_entry(key, value, is_sqlite=is_sqlite) for key, value in query.user_metadata.items()]
+    if query.reader is not None:
+        conditions.append(or_(_CHECKPOINTS.owner == query.reader, _CHECKPOINTS.public))
+    if query.project_ids is not None:
+        in_a_project = tables.runs.c.project_id.in_(query.project_ids)
+        conditions.append(exists().where(tables.runs.c.run_id == _CHECKPOINTS.run_id, in_a_project))
     if query.owner is not None:
         conditions.append(_CHECKPOINTS.owner == query.owner)
     if query.run_id is not None:
@@ -125,6 +134,13 @@ def _conditions(query: CheckpointQuery, now: datetime) -> list[ColumnElement[boo
         never = _CHECKPOINTS.expires_at.is_(None)
         conditions.append(~never if query.expires else never)
     return conditions + [_contains(word) for word in query.words]
+
+
+def _has_entry(key: str, value: str, *, is_sqlite: bool) -> ColumnElement[bool]:
+    """Reads the entries as rows: a JSON path cannot name every key."""
+    rows = func.json_each if is_sqlite else func.json_each_text
+    entries = rows(_CHECKPOINTS.user_metadata).table_valued(column("key", Text), column("value", Text))
+    return select(literal(1)).select_from(entries).where(entries.c.key == key, entries.c.value == value).exists()
 
 
 def _contains(word: str) -> ColumnElement[bool]:

@@ -14,9 +14,21 @@ from chockstone.cli.remote.client import Json, Server
 from chockstone.wire.paths import Kind, TinkerPath
 
 
-def list_served(server: Server, run_id: str | None, kind: str | None, *, now: datetime, as_json: bool) -> None:
+def list_served(
+    server: Server,
+    run_id: str | None,
+    kind: str | None,
+    *,
+    now: datetime,
+    as_json: bool,
+    base_model: str | None = None,
+) -> None:
     with spinner(f"asking {printable(server.url)}"):
-        found = [listed for listed in list_checkpoints(server, run_id) if kind in (None, listed.kind)]
+        found = [
+            listed
+            for listed in list_checkpoints(server, run_id)
+            if kind in (None, listed.kind) and base_model in (None, listed.entry.get("base_model"))
+        ]
     total_bytes = sum(listed.size_bytes for listed in found)
     damaged = sum(listed.damage is not None for listed in found)
     if as_json:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from chockstone.wire.messages.schema import Request, Response, Timestamp, TtlSeconds
+from pydantic import AwareDatetime, Field
+
+from chockstone.wire.messages.schema import Identifier, Name, Request, Response, Timestamp, TtlSeconds, UserMetadata
+from chockstone.wire.messages.sessions import OwnSessions, SearchOwner
 from chockstone.wire.paths import CheckpointType, TinkerPath
 
 CheckpointState = Literal["ready", "damaged"]
@@ -28,6 +31,7 @@ class Checkpoint(Response):
     expires_at: Timestamp | None = None
     state: CheckpointState | None = None
     damage: str | None = None
+    base_model: str | None = None
 
     @classmethod
     def at(
@@ -41,6 +45,7 @@ class Checkpoint(Response):
         expires_at: Timestamp | None = None,
         state: CheckpointState | None = None,
         damage: str | None = None,
+        base_model: str | None = None,
     ) -> Checkpoint:
         """A damaged checkpoint has its damage in the metadata, too, for clients that show only that."""
         if damage is not None:
@@ -56,6 +61,7 @@ class Checkpoint(Response):
             expires_at=expires_at,
             state=state,
             damage=damage,
+            base_model=base_model,
         )
 
 
@@ -64,6 +70,35 @@ class CheckpointsResponse(Response):
 
     checkpoints: list[Checkpoint]
     cursor: Cursor | None = None
+
+
+class CheckpointSearchCursor(Request):
+    """Where the next page starts: after this checkpoint, newest first."""
+
+    last_created_at: Annotated[AwareDatetime, Field(strict=False)]
+    last_checkpoint_uuid: Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]  # as an earlier page gave it
+
+
+class SearchCheckpointsRequest(Request):
+    """All conditions must hold."""
+
+    project_ids: Annotated[list[Identifier], Field(max_length=100)] | None = None
+    user_metadata: UserMetadata = Field(default_factory=dict)  # each entry must be equal
+    checkpoint_type: CheckpointType | None = None
+    owner: SearchOwner = OwnSessions()
+    base_models: Annotated[list[Name], Field(max_length=100)] | None = None
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    cursor: CheckpointSearchCursor | None = None
+
+
+class NextCheckpoints(Response):
+    last_created_at: Timestamp
+    last_checkpoint_uuid: str
+
+
+class SearchCheckpointsResponse(Response):
+    checkpoints: list[Checkpoint]
+    next_cursor: NextCheckpoints | None = None
 
 
 class SkippedCheckpoint(Response):

@@ -28,6 +28,9 @@ def ls(
     prefix: Prefix = "",
     run: RunOption = None,
     kind: KindOption = None,
+    base_model: Annotated[
+        str | None, typer.Option("--base-model", metavar="NAME", help="Limit a server to checkpoints of a base model.")
+    ] = None,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
@@ -55,12 +58,12 @@ def ls(
             refuse(prefix, "--prefix", "is for a store; --run limits a server")
             word, asked = _one_run(store, run), connect(server, key)
             run_id = None if word is None else find_run(asked, word)
-            list_served(asked, run_id, kind, now=datetime.now(UTC), as_json=as_json)
+            list_served(asked, run_id, kind, now=datetime.now(UTC), as_json=as_json, base_model=base_model)
             return
         from chockstone.cli.local.inventory import list_store
         from chockstone.cli.local.targets import find_store
 
-        refuse(run or kind, "--run or --kind", "is for a server; --prefix limits a store")
+        refuse(run or kind or base_model, "--run, --kind or --base-model", "is for a server; --prefix limits a store")
         list_store(find_store(store), prefix, now=datetime.now(UTC), as_json=as_json)
 
 
