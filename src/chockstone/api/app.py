@@ -43,6 +43,7 @@ from chockstone.api.tinker import (
     auth,
     billing,
     checkpoints,
+    external_weights,
     futures,
     models,
     runs,
@@ -57,7 +58,20 @@ from chockstone.api.vendors.error_shapes import VendorErrors
 from chockstone.telemetry.request_metrics import RequestMetrics
 
 RESOURCES: Final = (
-    *(service, auth, sessions, models, training, weights, samplers, futures, runs, checkpoints, downloads),
+    *(
+        service,
+        auth,
+        sessions,
+        models,
+        training,
+        weights,
+        external_weights,
+        samplers,
+        futures,
+        runs,
+        checkpoints,
+        downloads,
+    ),
     *(run_metrics, storage, trash, policies, aliases),
     *(server, replicas, all_runs, recoveries, all_samplers, keys, doctor, audit, billing, traces),
 )

@@ -26,6 +26,11 @@ class Program(LazyGroup):
             "checkpoints": LazyCommand(
                 "checkpoints.group", "List, verify, import, export, share and delete checkpoints."
             ),
+            "import": LazyCommand(
+                "checkpoints.weights_import",
+                "Import an adapter or full weights as a checkpoint of a server.",
+                "import_",
+            ),
             "alias": LazyCommand("serving.alias", "Name checkpoints and base models, switch the names, and undo."),
             "resume": LazyCommand("resume", "Explain which checkpoint a training resumes from."),
         },

@@ -24,9 +24,11 @@ from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.failure_log import FailureLog
 from chockstone.engine.futures import Futures, Promise, Result
 from chockstone.engine.history.step_history import StepHistory
+from chockstone.engine.imports.uploads import WeightUploads
+from chockstone.engine.imports.weight_imports import WeightImports
 from chockstone.engine.journal.journal import JournalError, JournalWriter
 from chockstone.engine.journal.writer import STALL_SECONDS
-from chockstone.engine.ownership.data_directory import HISTORIES, RUN_JOURNALS, SAMPLE_JOURNAL
+from chockstone.engine.ownership.data_directory import HISTORIES, RUN_JOURNALS, SAMPLE_JOURNAL, UPLOADS
 from chockstone.engine.presence import Presence
 from chockstone.engine.run_removal import RunRemoval
 from chockstone.engine.runs.core import RunCore
@@ -86,9 +88,8 @@ class Engine:
         self.shutdown = Shutdown()
         self._workers, self._now = workers, now
         self._background = BackgroundTasks(self.shutdown)
-        self.failures = FailureLog()
+        self.failures, self.runs = FailureLog(), LiveRuns()
         self.futures = Futures(now=time.monotonic, on_failure=self.failures.record)
-        self.runs = LiveRuns()
         self.timings = RecentTimings()  # of operations by run, and of samples by sampling session
         self.audit, self.usage = AuditLog(catalog, now=now), UsageMeter(catalog, now=now)
         self.history = StepHistory(data / HISTORIES)
@@ -124,6 +125,7 @@ class Engine:
             *(workers, catalog, storage, self.checkpoints, kept.quotas, rules, self.usage, self.audit, instruments),
             now=now,
         )
+        self.imports = self._make_imports(WeightUploads(data / UPLOADS), kept, trusts_ages)
         self._core = RunCore(
             workers=workers,
             catalog=catalog,
@@ -158,6 +160,16 @@ class Engine:
             now=now,
             trusts_ages=trusts_ages,
             on_end=on_session_end,
+        )
+
+    def _make_imports(
+        self, uploads: WeightUploads, kept: StorageCore, trusts_ages: Callable[[], bool]
+    ) -> WeightImports:
+        return WeightImports(
+            *(self._workers, self.catalog, self.storage, self._saving, kept.quotas, uploads, self.rules),
+            now=self._now,
+            trusts_ages=trusts_ages,
+            on_change=self.checkpoints.note_change,
         )
 
     @property
@@ -238,6 +250,7 @@ class Engine:
             self.progress,
             self.history,
             self.failures,
+            self.imports,
         )
         for part in parts:
             self._background.start(part.keep())

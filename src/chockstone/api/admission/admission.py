@@ -26,7 +26,7 @@ from chockstone.api.vendors.paths import vendor_of
 
 _PUBLIC: Final = re.compile(  # needs no credential; every other path does, also one that does not exist
     r"/|/metrics|/docs|/docs/(viewer\.js|style\.css)|/openapi\.json|/api/v1/(healthz|readyz)"
-    r"|/api/v1/(downloads|traces)/[^/]+/[^/]+"  # the URL is signed
+    r"|/api/v1/(downloads|traces|uploads)/[^/]+/[^/]+"  # the URL is signed
 )
 
 

@@ -12,6 +12,8 @@ from starlette.types import Message, Receive, Scope
 from chockstone.api.admission.limits import UploadLimits
 
 UPLOAD: Final = "upload"  # in the scope's state
+STREAMED_ROUTES: Final = "/api/v1/uploads/"  # they limit their bodies themselves, and write them to disk as they come
+_UNLIMITED: Final = 1 << 62
 _LARGE_ROUTES: Final = frozenset({"/api/v1/forward_backward", "/api/v1/forward", "/api/v1/asample"})
 
 
@@ -56,6 +58,8 @@ class Uploads:
 
     def begin(self, scope: Scope, receive: Receive, *, caller: str | None) -> RequestUpload:
         """Raises HTTPException 413 if Content-Length is too large. ``caller`` None: the request has no key."""
+        if scope["path"].startswith(STREAMED_ROUTES):
+            return RequestUpload(receive, None, self._limits, caller="", limit_bytes=_UNLIMITED)
         if caller is None:
             limit = min(self._limits.public_bytes, self._limits.body_bytes)
         elif scope["path"] in _LARGE_ROUTES:
@@ -73,8 +77,9 @@ class RequestUpload:
     """The body of one request. Close it when the request is answered."""
 
     def __init__(
-        self, receive: Receive, held: HeldBytes, limits: UploadLimits, *, caller: str, limit_bytes: int
+        self, receive: Receive, held: HeldBytes | None, limits: UploadLimits, *, caller: str, limit_bytes: int
     ) -> None:
+        """``held`` None: the body is not kept in memory."""
         self._receive = receive
         self._held = held
         self._limits = limits
@@ -100,6 +105,8 @@ class RequestUpload:
 
     def hold(self, size: int) -> None:
         """Count bytes as in memory until ``close``. Raises HTTPException 429 when the caller holds too many."""
+        if self._held is None:
+            return
         self._held_bytes += size
         self._held.add(self._caller, size)
         if self._held.is_too_much(self._caller):
@@ -125,5 +132,6 @@ class RequestUpload:
         return HTTPException(413, f"the request body is larger than {self._limit} bytes; send less at a time")
 
     def close(self) -> None:
-        self._held.remove(self._caller, self._held_bytes)
+        if self._held is not None:
+            self._held.remove(self._caller, self._held_bytes)
         self._held_bytes = 0

@@ -22,6 +22,7 @@ RUN_JOURNALS: Final = Path(JOURNALS, "runs")  # a directory for each run, named 
 SAMPLE_JOURNAL: Final = Path(JOURNALS, "samples")
 HISTORIES: Final = "history"  # the metrics of each run, a file each
 JOURNAL_MARKS: Final = "journal-marks"  # how far each run's journal was acknowledged; not beside what it watches
+UPLOADS: Final = "uploads"  # files of imports that are not finished
 TRACKING: Final = "tracking"  # what experiment trackers got, and files of trackers
 STORE_RECORD: Final = "store.json"  # where archives are, if not here
 CATALOG_RECORD: Final = "catalog.json"  # where the catalog is, if not here

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -120,6 +120,16 @@ class Saving:
         self._checkpoints.note_change(run.run_id)
         return size_bytes
 
+    async def store(self, row: CheckpointRow, write: Callable[[], Awaitable[WrittenCheckpoint]]) -> WrittenCheckpoint:
+        """Have ``write`` write the archive of a pending row, and publish it. Raises with nothing left behind."""
+        try:
+            written = await write()
+            await self._commit(row, written)
+        except BaseException:
+            await self._remove(row)
+            raise
+        return written
+
     async def written(self, path: TinkerPath) -> None:
         """Wait until no save to this path is in progress."""
         if (lock := self._writing.get(path)) is not None:
@@ -177,19 +187,16 @@ class Saving:
     async def _write_and_commit(
         self, run: Run, row: CheckpointRow, command: Save, share: QuotaShare, release: Release
     ) -> WrittenCheckpoint:
-        try:
+        async def write() -> WrittenCheckpoint:
             try:
-                written = await self._write(run, row, command, share, release)
+                return await self._write(run, row, command, share, release)
             except WorkerLost:
                 found = await self._find_written(row.archive)
                 if found is None:
                     raise
-                written = found  # the worker died after the last byte
-            await self._commit(row, written)
-        except BaseException:
-            await self._remove(row)
-            raise
-        return written
+                return found  # the worker died after the last byte
+
+        return await self.store(row, write)
 
     async def _commit(self, row: CheckpointRow, written: WrittenCheckpoint) -> None:
         now, size_bytes = self._now(), written.size_bytes

@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from chockstone.checkpoints import Archive, Store, verify_archive
 from chockstone.checkpoints.errors import CheckpointMissing, DamagedArchive, ForeignArchive, SealMismatch, StoreError
+from chockstone.checkpoints.file_archive import SavedFiles
 from chockstone.checkpoints.reading.archive import read_head
+from chockstone.checkpoints.saving.admission import Admission
+from chockstone.checkpoints.state_archive import write_state
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.object_store import ObjectStore
 from chockstone.checkpoints.stores.store import PartialWrite, StoreEntry
@@ -83,6 +87,35 @@ class ArchiveStorage:
             return store.presign(archive, method=method, seconds=seconds, filename=filename, content_type=content_type)
 
         return await self._run(lend)
+
+    async def write(
+        self,
+        archive: str,
+        state: Mapping[str, object],
+        *,
+        kind: str,
+        step: int,
+        metadata: Mapping[str, Any],  # Any: plain JSON
+        created_at: datetime,
+        admission: Admission,
+    ) -> SavedFiles:
+        """Commit an archive of a state that does not change. One of the same name is replaced. Raises AdmissionRefused,
+        StoreError."""
+
+        def write() -> SavedFiles:
+            self.store.delete(archive)
+            return write_state(
+                self.store,
+                archive,
+                state,
+                kind=kind,
+                step=step,
+                metadata=metadata,
+                created_at=created_at,
+                on_plan=lambda size: admission.check(self.store, prefix="", name=archive, size=size),
+            )
+
+        return await asyncio.wrap_future(self._readers.submit(copy_context().run, write))
 
     async def delete(self, archive: str) -> bool:
         """Whether this call is the one that removed it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from chockstone.wire.messages.checkpoints import SkippedCheckpoint
-from chockstone.wire.messages.models import OptimizerConfig
+from chockstone.wire.messages.models import LoraConfig, OptimizerConfig
 from chockstone.wire.messages.schema import (
     CheckpointName,
     CheckpointPath,
@@ -17,6 +17,7 @@ from chockstone.wire.messages.schema import (
     Request,
     Response,
     Secret,
+    Timestamp,
     TrainingSeqId,
     TtlSeconds,
     UserMetadata,
@@ -161,3 +162,33 @@ class CopyWeightsRequest(Request):
 
 class CopyWeightsResponse(Response):
     tinker_path: str
+
+
+class ExternalWeightsUploadStartRequest(Request):
+    """``name`` is our own: SDKs do not send it."""
+
+    base_model: Name
+    lora_config: Annotated[LoraConfig, BeforeValidator(lambda given: LoraConfig() if given is None else given)] = (
+        LoraConfig()
+    )
+    destination_project_id: Identifier | None = None
+    name: CheckpointName = "imported"
+
+
+class ExternalWeightsUploadStartResponse(Response):
+    """A self-authorising URL for each file, which takes one PUT of the whole file; a second PUT replaces the first."""
+
+    upload_id: str
+    urls: dict[str, str]
+    expires: Timestamp
+
+
+class ExternalWeightsUploadFinishRequest(Request):
+    upload_id: Identifier
+
+
+class ExternalWeightsUploadFinishResponse(Response):
+    """``receipt`` says what was read; it is left out when an earlier request has finished the upload."""
+
+    tinker_path: str
+    receipt: dict[str, Any] | None = None  # Any: plain JSON

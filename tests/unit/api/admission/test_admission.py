@@ -9,6 +9,7 @@ PUBLIC = {
     "/api/v1/readyz",
     "/metrics",
     "/api/v1/downloads/{token}/{filename}",
+    "/api/v1/uploads/{token}/{filename}",
     "/api/v1/traces/{token}/{filename}",
 }
 

@@ -136,3 +136,18 @@ def test_a_little_is_always_taken() -> None:
         held.add(f"user-{number}", 10)
 
     assert not any(held.is_too_much(f"user-{number}") for number in range(500))
+
+
+async def test_a_streamed_body_is_not_counted_as_held_and_has_the_limit_of_its_route() -> None:
+    uploads = Uploads(LIMITS)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": bytes(LIMITS.body_bytes), "more_body": True}
+
+    scope = {"path": "/api/v1/uploads/token/file", "headers": [(b"content-length", b"99999999999")]}
+    upload = uploads.begin(scope, receive, caller=None)
+    for _ in range(8):
+        await upload.receive()
+
+    assert uploads.held.total == 0
+    upload.close()

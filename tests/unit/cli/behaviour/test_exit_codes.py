@@ -73,6 +73,7 @@ CASES: Mapping[str, list[tuple[str, ExitCode]]] = {
     "checkpoints copy": [(PATH, ExitCode.UNREACHABLE), ("x", ExitCode.USAGE)],
     "resume explain": [("{tmp}", ExitCode.OK), ("", ExitCode.USAGE), ("{tmp} --recorded", ExitCode.FAILED)],
     "storage": [("", ExitCode.UNREACHABLE)],
+    "import": [("/nowhere --model tiny", ExitCode.FAILED), ("/nowhere", ExitCode.USAGE)],
     "alias ls": [("", ExitCode.UNREACHABLE)],
     "alias set": [(f"prod {PATH}", ExitCode.UNREACHABLE), ("prod", ExitCode.USAGE)],
     "alias history": [("prod", ExitCode.UNREACHABLE), ("", ExitCode.USAGE)],
