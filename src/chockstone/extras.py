@@ -46,6 +46,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "ray": ("ray",),
     "replica": ("aiohttp",),
     "vllm": ("aiohttp",),
+    "constrained": ("llguidance",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow", "sqlalchemy"),
     "trackio": ("trackio",),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from chockstone.sampling.constrained.guide import Guide
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.network import Prefix, Prepared
 from chockstone.sampling.scoring import PromptScores
@@ -69,13 +71,23 @@ def make_job(
     *,
     seed: int,
     max_tokens: int,
+    new_guide: Callable[[frozenset[int]], Guide | None] = lambda _: None,
 ) -> Job:
+    """``new_guide`` makes the guide of one sample from the tokens that stop it."""
     params, network = request.params, model.network
     length = len(request.prompt)
     stops = Stops(params, eos_tokens=model.eos_tokens, tokenizer=model.tokenizer, texts=model.texts)
     chosen_seed = seed if params.seed is None else params.seed
     sequences = tuple(
-        Sequence(index=index, seed=chosen_seed, params=params, prompt_length=length, max_tokens=max_tokens, stops=stops)
+        Sequence(
+            index=index,
+            seed=chosen_seed,
+            params=params,
+            prompt_length=length,
+            max_tokens=max_tokens,
+            stops=stops,
+            guide=new_guide(stops.tokens),
+        )
         for index in range(request.num_samples)
     )
     scores = PromptScores(request, seed=chosen_seed)

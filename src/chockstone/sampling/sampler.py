@@ -15,22 +15,24 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
 from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.admission import check_request
+from chockstone.sampling.constrained.guide import Grammar
 from chockstone.sampling.job import Job, make_job
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.network import Batch, NewRows, PrefillResult, PromptChunk
 from chockstone.sampling.prefill_queue import PrefillQueue
 from chockstone.sampling.sequence import Sequence
-from chockstone.sampling.token_choice import SamplingRules, batch_rules, choose_tokens, find_topk
+from chockstone.sampling.token_choice import AllowedTokens, SamplingRules, batch_rules, choose_tokens, find_topk
 from chockstone.sampling.token_streams import TokenStreams
 from chockstone.sampling.turns import SamplingTurns
 from chockstone.wire.codecs.sampled_pieces import SampledPiece
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult
-from chockstone.wire.failures import Failure, RequestError, ServerFailure
+from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFailure
 
 log = logging.getLogger(__name__)
 _LOGITS: Final = 1 << 23  # elements of logits in memory at once while scoring prompts and starting samples
@@ -75,6 +77,7 @@ class Sampler:
         self._batches: OrderedDict[SampledModel, Batch] = OrderedDict()  # the batch that decodes next is first
         self._rules: dict[SampledModel, tuple[Many[Sequence], SamplingRules]] = {}
         self._topk_jobs: set[Job] = set()  # jobs with topk_sample_logprobs
+        self._constrained: set[Job] = set()
         self._streams = TokenStreams()
         self._finished: list[Finished] = []
         self._arrivals = 0
@@ -92,9 +95,10 @@ class Sampler:
         seed: int,
         owner: str = "",
         is_streamed: bool = False,
+        grammar: Grammar | None = None,
     ) -> None:
         """Queue a request; a later ``step`` returns its outcome. ``seed`` is used if the request has none.
-        ``is_streamed``: ``take_pieces`` returns its tokens before that.
+        ``is_streamed``: ``take_pieces`` returns its tokens before that. ``grammar``: of the request's constraint.
 
         Owners share places and prefill steps equally.
         Raises BadRequest for what the caller must change. The adapter must not be modified afterwards.
@@ -108,11 +112,23 @@ class Sampler:
             self._finished.append(Finished(key, Failure.of(failure)))
             return
         self._arrivals += 1
-        job = make_job(key, owner, self._arrivals, model, prepared, request, seed=seed, max_tokens=max_tokens)
+        job = make_job(
+            key,
+            owner,
+            self._arrivals,
+            model,
+            prepared,
+            request,
+            seed=seed,
+            max_tokens=max_tokens,
+            new_guide=(lambda _: None) if grammar is None else grammar.new_guide,
+        )
         self._jobs[key] = job
         self._turns.add(job)
         if request.topk_sample_logprobs:
             self._topk_jobs.add(job)
+        if grammar is not None:
+            self._constrained.add(job)
         if is_streamed:
             self._streams.add(job)
 
@@ -280,9 +296,9 @@ class Sampler:
 
     def _give(self, sequences: Many[Sequence], logits_BV: torch.Tensor, rules: SamplingRules) -> list[Sequence]:
         """Choose one token for each sample. Returns the samples that end with it; they have no job any more."""
-        chosen_B, logprobs_B = self._agree(
-            *choose_tokens(logits_BV, rules, [next(sequence.uniforms) for sequence in sequences])
-        )
+        allowed, refused = self._allow(sequences)
+        uniforms = [next(sequence.uniforms) for sequence in sequences]
+        chosen_B, logprobs_B = self._agree(*choose_tokens(logits_BV, rules, uniforms, allowed))
         self._give_topk(sequences, logits_BV)
         ended: list[Sequence] = []
         broken: dict[Job, Sequence] = {}
@@ -297,7 +313,30 @@ class Sampler:
             self._end(sequence)
         for job, sequence in broken.items():  # last: rows may only move when all have their new length
             self._fail_broken(job, sequence)
+        for job, error in refused.items():
+            if self._jobs.get(job.key) is job:
+                self._fail([job], error)
         return ended
+
+    def _allow(self, sequences: Many[Sequence]) -> tuple[AllowedTokens | None, dict[Job, BadRequest]]:
+        """The tokens that constraints allow, and the jobs whose constraint cannot be followed any further."""
+        refused: dict[Job, BadRequest] = {}
+        if not self._constrained:
+            return None, refused
+        rows, masks = [], []
+        for row, sequence in enumerate(sequences):
+            if sequence.guide is None:
+                continue
+            try:
+                masks.append(sequence.guide.allow())
+                rows.append(row)
+            except BadRequest as error:
+                refused[self._owners[sequence]] = error
+        if not rows:
+            return None, refused
+        device = self._owners[sequences[rows[0]]].model.device
+        mask_RV = torch.from_numpy(np.stack(masks)).to(device)
+        return AllowedTokens(torch.tensor(rows, device=device), mask_RV), refused
 
     def _give_topk(self, sequences: Many[Sequence], logits_BV: torch.Tensor) -> None:
         if not self._topk_jobs:
@@ -316,8 +355,7 @@ class Sampler:
         self._turns.end_sample(job)
         if job.ended == len(job.sequences):
             del self._jobs[job.key]
-            self._topk_jobs.discard(job)
-            self._streams.remove(job)
+            self._drop_kinds(job)
             self._finished.append(Finished(job.key, job.result()))
 
     def _fail_broken(self, job: Job, sequence: Sequence) -> None:
@@ -335,8 +373,7 @@ class Sampler:
 
     def _remove(self, job: Job, *, tainted: bool = False) -> None:
         del self._jobs[job.key]
-        self._topk_jobs.discard(job)
-        self._streams.remove(job)
+        self._drop_kinds(job)
         self._turns.remove(job)
         self._prefill_queue.remove(job)
         self._starting = [other for other in self._starting if other is not job]
@@ -344,6 +381,11 @@ class Sampler:
         rows = [sequence for sequence in job.sequences[: job.started] if self._owners.pop(sequence, None) is not None]
         if rows:
             self._leave(job.model, rows, tainted=tainted)
+
+    def _drop_kinds(self, job: Job) -> None:
+        self._topk_jobs.discard(job)
+        self._constrained.discard(job)
+        self._streams.remove(job)
 
     def _leave(self, model: SampledModel, sequences: Many[Sequence], *, tainted: bool = False) -> None:
         if (batch := self._batches.get(model)) is None:

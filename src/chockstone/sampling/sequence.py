@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from chockstone.sampling.constrained.guide import Guide
 from chockstone.sampling.stops import Stops
 from chockstone.wire.codecs.routing import Routing
 from chockstone.wire.codecs.samples import Floats, SampledSequence, SamplingParams, StopReason, Tokens, TopK
@@ -16,6 +17,7 @@ class Sequence:
 
     __slots__ = (
         "_topk",
+        "guide",
         "index",
         "logprobs",
         "max_tokens",
@@ -29,13 +31,23 @@ class Sequence:
     )
 
     def __init__(
-        self, *, index: int, seed: int, params: SamplingParams, prompt_length: int, max_tokens: int, stops: Stops
+        self,
+        *,
+        index: int,
+        seed: int,
+        params: SamplingParams,
+        prompt_length: int,
+        max_tokens: int,
+        stops: Stops,
+        guide: Guide | None = None,
     ) -> None:
+        """``guide``: says which tokens may come next; None: any."""
         self.index = index
         self.params = params
         self.prompt_length = prompt_length
         self.max_tokens = max_tokens
         self.stops = stops
+        self.guide = guide
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.stop_reason: StopReason | None = None
@@ -51,7 +63,7 @@ class Sequence:
     def accept(self, token: int, logprob: float) -> None:
         self.tokens.append(token)
         self.logprobs.append(logprob)
-        if self.stops.end(self.tokens):
+        if self.stops.end(self.tokens) or (self.guide is not None and self.guide.accept(token)):
             self.stop_reason = "stop"
         elif len(self.tokens) >= self.max_tokens:
             self.stop_reason = "length"

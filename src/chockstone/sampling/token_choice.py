@@ -37,6 +37,14 @@ class SamplingRules:
     most_k: int  # 0: some truncated row has no top_k
 
 
+@dataclass(frozen=True, slots=True)
+class AllowedTokens:
+    """Of the rows whose text is constrained."""
+
+    rows: torch.Tensor  # their indices
+    mask_RV: torch.Tensor  # bool; each row has at least one True
+
+
 def batch_rules(params: Many[SamplingParams], *, vocabulary: int, device: torch.device) -> SamplingRules:
     temperatures = [row.temperature if row.temperature > 0 else 1.0 for row in params]
     greedy = [row.temperature <= 0 for row in params]
@@ -59,13 +67,18 @@ def batch_rules(params: Many[SamplingParams], *, vocabulary: int, device: torch.
     )
 
 
-def choose_tokens(logits_BV: torch.Tensor, rules: SamplingRules, uniforms: Many[float]) -> tuple[Indices, Floats]:
-    """Tokens and their log-probabilities at the row's temperature, before any truncation.
+def choose_tokens(
+    logits_BV: torch.Tensor, rules: SamplingRules, uniforms: Many[float], allowed: AllowedTokens | None = None
+) -> tuple[Indices, Floats]:
+    """Tokens and their log-probabilities at the row's temperature, before any truncation or constraint.
 
     A row whose logits are not finite gets NaN for a log-probability; other rows are not affected.
     """
     scaled_BV = logits_BV if rules.temperature_B1 is None else logits_BV / rules.temperature_B1
     probs_BV = scaled_BV.softmax(-1)
+    if allowed is not None:  # truncation is of what the constraint leaves
+        kept_RV = scaled_BV[allowed.rows].masked_fill_(~allowed.mask_RV, -torch.inf)
+        probs_BV[allowed.rows] = kept_RV.softmax(-1)
     blocks_BCS = _split_blocks(probs_BV)
     if rules.greedy_B is not None and rules.greedy_B.all():
         tokens_B, chosen_B = _most_likely(blocks_BCS)
@@ -83,7 +96,12 @@ def choose_tokens(logits_BV: torch.Tensor, rules: SamplingRules, uniforms: Many[
             chosen_B = np.where(rules.greedy_B, highest_B, chosen_B)
     with np.errstate(divide="ignore", invalid="ignore"):
         logprobs_B = np.log(chosen_B)
-    return np.minimum(tokens_B, probs_BV.shape[1] - 1), logprobs_B  # a row of NaN may point into the padding
+    tokens_B = np.minimum(tokens_B, probs_BV.shape[1] - 1)  # a row of NaN may point into the padding
+    if allowed is not None:
+        rows = allowed.rows.cpu().numpy()
+        chosen_R1 = torch.from_numpy(tokens_B[rows]).to(scaled_BV.device)[:, None]
+        logprobs_B[rows] = scaled_BV[allowed.rows].log_softmax(-1).gather(1, chosen_R1)[:, 0].cpu().numpy()
+    return tokens_B, logprobs_B
 
 
 def find_topk(logits_BV: torch.Tensor, temperature: float, k: int) -> tuple[Many[Tokens], Many[Floats]]:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from chockstone.sampling.constrained.grammar import GrammarTokenizer, compile_grammar
+from chockstone.sampling.constrained.guide import Grammar
 from chockstone.sampling.sampler import Sampler
+from chockstone.wire.codecs.constraints import Constraint
+from chockstone.wire.codecs.samples import SampledSequence
 from chockstone.wire.failures import BadRequest, Failure
 from support.sampling.making import (
     CONTEXT,
@@ -335,3 +340,98 @@ def test_the_activity_is_that_of_the_requests_which_run(served: Served) -> None:
     tokens = sum(len(sequence.tokens) for result in results for sequence in result.sequences)
     assert after.decoded_tokens == tokens - 4  # the first token of each sample comes from its prefill
     assert after.decoded_tokens / 4 <= after.decode_steps < after.decoded_tokens
+
+
+ANSWER = Constraint(
+    '{"type":"object","properties":{"city":{"enum":["Bern","Ulm"]},"big":{"type":"boolean"}},'
+    '"required":["city","big"],"additionalProperties":false}'
+)
+
+
+def constrained(served: Served, constraint: Constraint = ANSWER) -> Grammar:
+    return compile_grammar(constraint, GrammarTokenizer(TOKENIZER), vocabulary=served.sampled.vocabulary)
+
+
+def text_of(sequence: SampledSequence) -> str:
+    return TOKENIZER.decode(sequence.tokens[:-1] if sequence.tokens[-1] == EOS else sequence.tokens)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"temperature": 1.7, "top_k": 3}, {"top_p": 0.3}])
+@pytest.mark.parametrize("stops_at_eos", [True, False])
+def test_a_constrained_sample_is_what_the_schema_says(
+    served: Served, options: dict[str, Any], stops_at_eos: bool
+) -> None:
+    asked = request(samples=6, max_tokens=200, stops_at_eos=stops_at_eos, ask={"constraint": ANSWER}, **options)
+
+    sampler = Sampler()
+    sampler.add("a", served.sampled, None, asked, seed=4, grammar=constrained(served))
+    result = result_of(finish(sampler)["a"])
+
+    for sequence in result.sequences:
+        assert sequence.stop_reason == "stop"
+        assert (sequence.tokens[-1] == EOS) == stops_at_eos
+        answer = json.loads(text_of(sequence))
+        assert answer["city"] in ("Bern", "Ulm") and isinstance(answer["big"], bool)
+
+
+def test_logprobs_of_a_constrained_sample_are_those_of_the_model_without_it(served: Served) -> None:
+    prompt = random_prompt(9)
+    asked = request(prompt, max_tokens=60, temperature=0.7, ask={"constraint": ANSWER, "topk_sample_logprobs": 2})
+
+    sampler = Sampler()
+    sampler.add("a", served.sampled, None, asked, seed=4, grammar=constrained(served))
+    (sequence,) = result_of(finish(sampler)["a"]).sequences
+
+    expected = logprobs_of(served.model, [*prompt, *sequence.tokens], temperature=0.7)[8:-1]
+    chosen = expected.gather(1, torch.from_numpy(sequence.tokens).long()[:, None])[:, 0]
+    np.testing.assert_allclose(sequence.logprobs, chosen, atol=1e-4)
+    assert sequence.topk is not None
+    np.testing.assert_allclose(sequence.topk.logprobs, expected.topk(2).values, atol=1e-4)
+
+
+def test_a_constraint_changes_no_other_sample_of_its_batch(fused: Served) -> None:
+    alone, beside = Sampler(), Sampler()
+    for sampler, grammar in ((alone, None), (beside, constrained(fused))):
+        sampler.add("free", fused.sampled, None, request(samples=2, max_tokens=25), seed=1)
+        sampler.add("bound", fused.sampled, None, request(max_tokens=25), seed=2, grammar=grammar)
+
+    free, other = finish(alone)["free"], finish(beside)["free"]
+
+    assert tokens_of(result_of(free)) == tokens_of(result_of(other))
+    for one, two in zip(result_of(free).sequences, result_of(other).sequences, strict=True):
+        np.testing.assert_array_equal(one.logprobs, two.logprobs)
+
+
+def test_a_seed_gives_the_same_constrained_sample_again(fused: Served) -> None:
+    results = []
+    for _ in range(2):
+        sampler = Sampler()
+        sampler.add("a", fused.sampled, None, request(samples=3, max_tokens=80), seed=9, grammar=constrained(fused))
+        results.append(tokens_of(result_of(finish(sampler)["a"])))
+
+    assert results[0] == results[1]
+    assert len({tuple(tokens) for tokens in results[0]}) > 1
+
+
+def test_a_constraint_that_becomes_too_complex_fails_alone(fused: Served) -> None:
+    many = ",".join(f'"p{i}":{{"enum":["x"]}}' for i in range(1000))
+    grammar = constrained(fused, Constraint(f'{{"type":"object","minProperties":9,"properties":{{{many}}}}}'))
+    sampler = Sampler()
+    sampler.add("bound", fused.sampled, None, request(max_tokens=300, temperature=0), seed=1, grammar=grammar)
+    sampler.add("free", fused.sampled, None, request(max_tokens=20), seed=1)
+
+    outcomes = finish(sampler)
+
+    failure = outcomes["bound"]
+    assert isinstance(failure, Failure) and failure.category == "user" and "too complex" in failure.error
+    assert tokens_of(result_of(outcomes["free"])) == tokens_of(fused.sample(request(max_tokens=20), seed=1)[0])
+
+
+def test_an_allowed_token_that_is_almost_impossible_has_a_finite_logprob(fused: Served) -> None:
+    sampler = Sampler()
+    cold = request(max_tokens=60, temperature=1e-3)
+    sampler.add("a", fused.sampled, None, cold, seed=1, grammar=constrained(fused))
+
+    (sequence,) = result_of(finish(sampler)["a"]).sequences
+
+    assert np.isfinite(sequence.logprobs).all() and sequence.logprobs.min() < -1000

@@ -12,6 +12,7 @@ from typing import Final
 from chockstone.backends.calls import PiecesEvent
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.backends.worker.sampler_weights import Weights
+from chockstone.sampling.constrained.guide import Grammar
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.sampler import Finished, Sampler, SamplerActivity
 from chockstone.wire.codecs.samples import SampleRequest, SampleResult
@@ -52,14 +53,22 @@ class SamplingSource:
         seed: int,
         owner: str = "",
         stream: int | None = None,
+        grammar: Grammar | None = None,
     ) -> Future[SampleResult | Failure]:
         """Start a sample. Raises BadRequest if the request cannot be served.
 
-        ``stream``: the number of the call to send pieces to, if it is streamed.
+        ``stream``: the number of the call to send pieces to, if it is streamed. ``grammar``: of its constraint.
         """
         _check_alternatives(request, weights.model)
         self._sampler.add(
-            key, weights.model, weights.adapter, request, seed=seed, owner=owner, is_streamed=stream is not None
+            key,
+            weights.model,
+            weights.adapter,
+            request,
+            seed=seed,
+            owner=owner,
+            is_streamed=stream is not None,
+            grammar=grammar,
         )
         if stream is not None:
             self._streams[key] = stream

@@ -82,6 +82,8 @@ from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, re
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.backends.worker.work import Work, timed
 from chockstone.checkpoints import Admission, SavedCheckpoint
+from chockstone.sampling.constrained.compiler import GrammarCompiler
+from chockstone.sampling.constrained.guide import Grammar
 from chockstone.sampling.model import SampledModel
 from chockstone.telemetry import tracing
 from chockstone.wire.codecs.pass_request import decode_pass
@@ -129,12 +131,13 @@ class WorkerService:
         self._runs: dict[str, TrainedRun] = {}
         self._owners: dict[str, str] = {}  # by run
         self._losses: dict[str, CustomLoss] = {}
+        self._grammars = GrammarCompiler()
         self._weights_cache = WeightsCache(_WEIGHTS_CACHE_BYTES)
         self._snapshots: dict[
             str, dict[str, Future[SavedCheckpoint]]
         ] = {}  # by run and archive, until they are on disk
         self._loading: dict[str, Future[State]] = {}
-        self._fetching: set[str] = set()  # keys of samples whose weights are being read
+        self._fetching: set[str] = set()  # keys of samples whose weights are being read, or constraints compiled
         self._is_over = False
 
     def run(self) -> None:
@@ -158,6 +161,7 @@ class WorkerService:
             self._turns.run(lambda: self._is_over)
             self._process_group.announce_end()
             self._checkpoints.close()
+            self._grammars.close()
         finally:
             heartbeat.stop()
 
@@ -438,16 +442,24 @@ class WorkerService:
         name = ModelName.parse(call.base_model)
         request = limit_context(decode_sample(orjson.loads(call.body)), name.max_context)
         weights = Weights(self._sampled[name.base], None, 0)
-        if call.archive is not None:
+        grammar: Grammar | None = None
+        if call.archive is not None or request.constraint is not None:
             self._fetching.add(call.key)
             try:
-                weights = yield from self._fetch(name.base, call.archive, call.seal)
+                if call.archive is not None:
+                    weights = yield from self._fetch(name.base, call.archive, call.seal)
+                if request.constraint is not None:
+                    compiling = self._grammars.compile(weights.model, request.constraint)
+                    yield compiling
+                    grammar = compiling.result()
                 if call.key not in self._fetching:
                     raise BadRequest("the sample was cancelled")
             finally:
                 self._fetching.discard(call.key)
         stream = number if call.is_streamed else None
-        done = self._sampling.add(call.key, weights, request, seed=call.seed, owner=call.owner, stream=stream)
+        done = self._sampling.add(
+            call.key, weights, request, seed=call.seed, owner=call.owner, stream=stream, grammar=grammar
+        )
         yield done
         outcome = done.result()
         if isinstance(outcome, Failure):

@@ -39,6 +39,8 @@ def can_answer(request: SampleRequest, facts: ModelFacts, ability: Ability, *, h
         return False
     if request.prompt_alt_tokens_k or request.targets is not None:
         return False
+    if request.constraint is not None:  # its log-probabilities are those of the constrained distribution
+        return False
     if max(k, request.topk_prompt_logprobs) > min(MOST_ALTERNATIVES, facts.vocabulary):
         return False
     if not len(request.prompt) or request.prompt.min() < 0 or request.prompt.max() >= facts.vocabulary:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from chockstone.wire.codecs import tensors
+from chockstone.wire.codecs.constraints import decode_constraint
 from chockstone.wire.codecs.json_values import (
     HIGHEST,
     describe,
@@ -63,6 +64,7 @@ def peek_sample(value: object) -> SampleHead:
         raise BadRequest("seq_id is missing. It is needed with sampling_session_id.")
     if head.sampling_session_id is None and head.base_model is None and head.model_path is None:
         raise BadRequest("sampling_session_id is missing. Create a sampling session and name it with a seq_id.")
+    decode_constraint(fields.get("constraint"), "constraint")  # too large a schema is never recorded
     return head
 
 
@@ -89,6 +91,7 @@ def decode_sample(value: object) -> SampleRequest:
         topk_sample_logprobs=_read_alternatives(fields, "topk_sample_logprobs", positions=1),
         prompt_alt_tokens_k=_read_alternatives(fields, "prompt_alt_tokens_k", positions=prompt.size),
         targets=_read_targets(fields.get("target_prompt_logprobs"), positions=prompt.size - 1),
+        constraint=decode_constraint(fields.get("constraint"), "constraint"),
     )
 
 

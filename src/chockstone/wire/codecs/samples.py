@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from chockstone.wire.codecs.constraints import Constraint
 from chockstone.wire.codecs.routing import Routing
 
 Tokens = npt.NDArray[np.int32]
@@ -50,6 +51,7 @@ class SampleRequest:
     topk_sample_logprobs: int = 0
     prompt_alt_tokens_k: int = 0
     targets: Targets | None = None
+    constraint: Constraint | None = None  # None: any text
 
 
 @dataclass(frozen=True, slots=True)

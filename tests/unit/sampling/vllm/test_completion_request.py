@@ -7,6 +7,7 @@ import pytest
 
 from chockstone.sampling.vllm import completion_request
 from chockstone.sampling.vllm.completion_request import Ability, can_answer, make_completion, split_samples
+from chockstone.wire.codecs.constraints import Constraint
 from chockstone.wire.codecs.samples import Targets
 from support.vllm.making import FACTS, request
 from support.vllm.stub import EOS, VOCABULARY
@@ -30,6 +31,7 @@ RAW, TEMPERED = Ability(64, is_tempered=False, has_head=False), Ability(64, is_t
         ({"topk_sample_logprobs": 21}, False, False),
         ({"topk_prompt_logprobs": 21}, False, False),
         ({"prompt_alt_tokens_k": 1}, False, False),
+        ({"constraint": Constraint("{}")}, False, False),
         ({"targets": Targets(np.zeros((2, 1), np.int64), is_sparse=False)}, False, False),
         ({"prompt": (VOCABULARY,)}, False, False),
         ({"prompt": (-1,)}, False, False),
