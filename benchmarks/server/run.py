@@ -20,6 +20,7 @@ from benchmarks.server import (
     decoding,
     memory,
     neighbour,
+    prefixes,
     replicas,
     sampling,
     sharing,
@@ -153,6 +154,28 @@ SMALL_SAMPLING = Measure(
         at_least(
             "tokens/s against batched generate, small model", ratio(RATE, sampling.OURS, sampling.BATCHED), 5.0, times
         ),
+    ),
+)
+
+PREFIXES = Measure(
+    "prefixes",
+    "Prompts that begin alike",
+    prefixes.measure_prefixes,
+    columns=(
+        *tokens_per_second(against("without the cache", prefixes.COMPUTED)),
+        Column("hits", "tokens from the cache", count),
+    ),
+    ours=(prefixes.CACHED,),
+    panel=Bars(RATE),
+    aims=(
+        at_least(
+            "tokens/s of 32 users with one system prompt against no prefix cache",
+            ratio(RATE, prefixes.CACHED, prefixes.COMPUTED),
+            3.0,
+            times,
+            counts=Counts.FULL,
+        ),
+        at_most("answers whose bits differ", median(prefixes.CACHED, "differing"), 0, count),
     ),
 )
 
@@ -322,6 +345,7 @@ BENCHMARK = Benchmark(
         SHARING,
         SAMPLING,
         SMALL_SAMPLING,
+        PREFIXES,
         ANSWERING,
         NEIGHBOUR,
         THREADS,

@@ -26,6 +26,7 @@ class Scale:
     training_rounds: int
     sampling_rounds: int
     small_sampling_rounds: int
+    prefix_rounds: int
     sharing_rounds: int
     saves: int
     further_runs: int  # whose memory is measured
@@ -59,6 +60,7 @@ FULL = Scale(
     training_rounds=5,
     sampling_rounds=5,
     small_sampling_rounds=15,
+    prefix_rounds=3,
     sharing_rounds=5,
     saves=10,
     further_runs=3,
@@ -92,6 +94,7 @@ QUICK = Scale(
     training_rounds=3,
     sampling_rounds=1,
     small_sampling_rounds=3,
+    prefix_rounds=1,
     sharing_rounds=2,
     saves=3,
     further_runs=1,

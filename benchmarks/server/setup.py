@@ -21,6 +21,7 @@ MODELS_OF = {
     "sharing": (LARGE,),
     "sampling": (LARGE,),
     "small-sampling": (SMALL,),
+    "prefixes": (LARGE,),
     "answering": (WHOLE,),
     "neighbour": (SMALL,),
     "threads": (SMALL, MEDIUM),
@@ -48,6 +49,10 @@ class Setup:
         """It serves the models of all measures that were chosen."""
         server = LiveServer(self.models.values(), self._directory / "server", threads=self._threads)
         return self._stack.enter_context(server)
+
+    def new_server(self, name: str, model: str, *flags: str) -> LiveServer:
+        """Another server, with one model. The caller enters it."""
+        return LiveServer([self.models[model]], self._directory / name, threads=self._threads, flags=flags)
 
     @cached_property
     def baselines(self) -> RemoteObject:

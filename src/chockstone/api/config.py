@@ -30,6 +30,7 @@ class ServerConfig:
     threads: int
     max_body_bytes: int
     max_sequences: int
+    prefix_cache_bytes: int  # 0: none
     tokens_per_micro_batch: int  # 0: what suits the device
     spare_seconds: float | None  # that a worker is ready before a spare is started; None: no spare
     activation_checkpointing: ActivationCheckpointing

@@ -205,6 +205,10 @@ class SamplerStatus:
     cache_limit_bytes: int = 0
     decode_steps: int = 0
     decoded_tokens: int = 0  # one per sequence and step: the mean batch size is tokens by steps
+    prefix_cache_bytes: int = 0  # keys and values of prompts that were computed before
+    prefix_cache_limit_bytes: int = 0
+    prefix_hit_tokens: int = 0  # of prompts, that were in that cache; since the worker started
+    prefix_evicted_blocks: int = 0
     weights_cache_bytes: int = 0  # weights to sample from, beyond the base models
     weights_cache_limit_bytes: int = 0
 

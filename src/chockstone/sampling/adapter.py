@@ -22,7 +22,7 @@ class LowRank:
     up: torch.Tensor  # [out, rank], or [experts, out, rank]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Adapter:
     """One adapter's layers, by name in the base model ("model.layers.0.self_attn.q_proj", "lm_head").
 

@@ -54,6 +54,7 @@ class _Group:
 
 class GenericNetwork:
     chunks_per_prefill = 1
+    prefix_block = 0
 
     def __init__(
         self,
@@ -106,6 +107,12 @@ class GenericNetwork:
 
     def new_prefix(self, length: int) -> _Prefix:  # noqa: ARG002  # this cache grows by itself
         return _Prefix(DynamicCache(config=self._model.config), [])
+
+    def copy_block(self, prefix: _Prefix, start: int) -> torch.Tensor:
+        raise NotImplementedError("caches of any architecture have no blocks")
+
+    def paste_block(self, prefix: _Prefix, start: int, block: torch.Tensor) -> None:
+        raise NotImplementedError("caches of any architecture have no blocks")
 
     def prefill(self, chunks: Many[PromptChunk]) -> GenericPrefill:
         (chunk,) = chunks

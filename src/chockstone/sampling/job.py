@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,10 +36,12 @@ class Job:
     row_bytes: int  # of KV cache that a row may need at most; 0: the job never decodes
     prefix_bytes: int  # of KV cache for the prompt; 0: one chunk is the whole prompt, and its cache is not kept
     max_chunk_tokens: int
+    block_keys: Many[bytes] = ()  # in the prefix cache, of the whole blocks of the prompt
     prefix: Prefix = None
     has_prefix: bool = False  # whether prefix_bytes are reserved: from admission until the last sample starts
     first_logits: torch.Tensor | None = None  # [1, V]: every sample's first token is chosen from them
     prefilled: int = 0
+    hit_tokens: int = 0  # of those, taken from the prefix cache
     granted: int = 0
     started: int = 0
     ended: int = 0
@@ -46,6 +49,27 @@ class Job:
     @property
     def decodes(self) -> bool:
         return self.row_bytes > 0
+
+    @property
+    def reusable_key(self) -> bytes | None:
+        """Of the block that comes next. None: it is not whole, or its logits are needed, which the cache lacks."""
+        stop = self.prefilled + self.model.network.prefix_block
+        if stop > min(self.scores.first, len(self.tokens) - 1):
+            return None
+        return next(iter(self.keys_between(self.prefilled, stop)), None)
+
+    def keys_between(self, start: int, stop: int) -> Many[bytes]:
+        """Of the whole blocks there; none if the prompt's keys and values are not kept. ``start`` begins a block."""
+        block = self.model.network.prefix_block
+        return self.block_keys[start // block : stop // block] if self.block_keys and self.prefix_bytes else ()
+
+    def chunk_length(self, space: int) -> int:
+        """Number of tokens to compute next, at most ``space``; 0 if less than a block fits."""
+        length = min(space, self.max_chunk_tokens, len(self.tokens) - self.prefilled)
+        block = self.model.network.prefix_block
+        if block and self.prefilled + length < len(self.tokens):
+            length -= length % block
+        return length
 
     @property
     def turn(self) -> int:
@@ -58,6 +82,7 @@ class Job:
             topk_prompt_logprobs=self.scores.topk,
             target_prompt_logprobs=self.scores.targets,
             prompt_alt_tokens=self.scores.alternatives,
+            prompt_cache_hit_tokens=self.hit_tokens,
         )
 
 
@@ -71,6 +96,7 @@ def make_job(
     *,
     seed: int,
     max_tokens: int,
+    block_keys: Many[bytes] = (),
     new_guide: Callable[[frozenset[int]], Guide | None] = lambda _: None,
 ) -> Job:
     """``new_guide`` makes the guide of one sample from the tokens that stop it."""
@@ -106,4 +132,5 @@ def make_job(
         row_bytes=network.room(length + max_tokens - 1) * network.bytes_per_token if decodes else 0,
         prefix_bytes=length * network.bytes_per_token if decodes or length > max_chunk_tokens else 0,
         max_chunk_tokens=max_chunk_tokens,
+        block_keys=block_keys,
     )

@@ -61,6 +61,7 @@ class Network(Protocol):
     tokens_per_prefill: int
     scored_tokens_per_prefill: int  # at most so many of them in a chunk that is scored
     chunks_per_prefill: int
+    prefix_block: int  # positions by which chunks begin, and that ``copy_block`` copies; 0: it copies none
 
     def prepare(self, adapter: Adapter | None) -> Prepared:
         """Raises ServerFailure for an adapter that is not this model's, or not finite."""
@@ -69,6 +70,12 @@ class Network(Protocol):
         """Positions of KV cache that a decoding row of ``length`` reserves, slack included."""
 
     def new_prefix(self, length: int) -> Prefix: ...
+
+    def copy_block(self, prefix: Prefix, start: int) -> torch.Tensor:
+        """The keys and values of a block of positions. They depend on the prompt up to its end and on the weights, and
+        on nothing else, to the last bit."""
+
+    def paste_block(self, prefix: Prefix, start: int, block: torch.Tensor) -> None: ...
 
     def prefill(self, chunks: Many[PromptChunk]) -> PrefillResult:
         """Compute the chunks and store their keys and values in their prefixes."""

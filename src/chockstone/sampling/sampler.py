@@ -1,8 +1,9 @@
 """The sampler: schedules sampling requests by chunked prefill and continuous batching.
 
 A step either computes chunks of some prompts or decodes one token of a batch. A request joins the batch of its model
-as soon as its prefill is done, and its samples leave one by one as they end. Single-threaded: the caller calls it from
-one thread and may do other work between steps.
+as soon as its prefill is done, and its samples leave one by one as they end. What prompts of an owner have in common is
+computed once, and then read from the prefix cache. Single-threaded: the caller calls it from one thread and may do
+other work between steps.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.admission import check_request
 from chockstone.sampling.constrained.guide import Grammar
+from chockstone.sampling.fused.prefix_cache import PrefixCache
 from chockstone.sampling.job import Job, make_job
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.network import Batch, NewRows, PrefillResult, PromptChunk
@@ -57,6 +59,10 @@ class SamplerActivity:
     cache_limit_bytes: int
     decode_steps: int  # so far
     decoded_tokens: int  # so far, one per sequence and step
+    prefix_cache_bytes: int
+    prefix_cache_limit_bytes: int
+    prefix_hit_tokens: int  # so far
+    prefix_evicted_blocks: int  # so far
 
 
 class Sampler:
@@ -64,10 +70,17 @@ class Sampler:
     Requests that do not fit wait. A quarter more of both is reserved for owners who have nothing running."""
 
     def __init__(
-        self, *, max_sequences: int = 256, cache_bytes: int = 2 << 30, agree: Agreement = lambda *chosen: chosen
+        self,
+        *,
+        max_sequences: int = 256,
+        cache_bytes: int = 2 << 30,
+        prefix_cache_bytes: int = 512 << 20,
+        agree: Agreement = lambda *chosen: chosen,
     ) -> None:
-        """``agree`` makes chosen tokens and logprobs the same in all ranks that sample in lockstep."""
+        """``prefix_cache_bytes``: maximum size of the prefix cache, which takes what requests leave of the KV cache.
+        ``agree`` makes chosen tokens and logprobs the same in all ranks that sample in lockstep."""
         self._cache_bytes = cache_bytes
+        self._prefixes = PrefixCache(prefix_cache_bytes)
         self._agree = agree
         self._turns = SamplingTurns(places=max_sequences, cache_bytes=cache_bytes)
         self._jobs: dict[str, Job] = {}
@@ -112,6 +125,7 @@ class Sampler:
             self._finished.append(Finished(key, Failure.of(failure)))
             return
         self._arrivals += 1
+        weights = [model] if adapter is None else [model, adapter]
         job = make_job(
             key,
             owner,
@@ -121,6 +135,9 @@ class Sampler:
             request,
             seed=seed,
             max_tokens=max_tokens,
+            block_keys=self._prefixes.keys(
+                owner, weights, request.prompt.astype(np.int64), block=model.network.prefix_block
+            ),
             new_guide=(lambda _: None) if grammar is None else grammar.new_guide,
         )
         self._jobs[key] = job
@@ -147,7 +164,15 @@ class Sampler:
             self._turns.cache_limit_bytes,
             self._decode_steps,
             self._decoded_tokens,
+            self._prefixes.size_bytes,
+            self._prefixes.limit_bytes,
+            self._prefixes.hit_tokens,
+            self._prefixes.evicted_blocks,
         )
+
+    def drop_prefixes(self) -> None:
+        """Empty the prefix cache, and give its memory back."""
+        self._prefixes.fit(0)
 
     @property
     def has_streams(self) -> bool:
@@ -167,6 +192,7 @@ class Sampler:
         for job in admitted:
             self._prefill_queue.add(job)
         self._starting.extend(widened)
+        self._prefixes.fit(self._turns.cache_limit_bytes - self._turns.cache_bytes)
         if self._starting:
             self._start()
         if self._prefill_queue and (self._has_decoded or not self._batches):
@@ -184,14 +210,19 @@ class Sampler:
         network, space = model.network, model.network.tokens_per_prefill
         jobs: list[Job] = []
         chunks: list[PromptChunk] = []
+        computing: set[bytes] = set()  # blocks
         for job in self._prefill_queue.in_turn():
             if job.model is not model:
                 continue
             if not space or len(chunks) == network.chunks_per_prefill:
                 break
-            tokens = job.tokens[job.prefilled : job.prefilled + min(space, job.max_chunk_tokens)]
-            if not job.prefix_bytes and len(tokens) < len(job.tokens):
-                break  # it has no prefix, so one chunk must be the whole prompt
+            self._reuse(job)
+            if job.reusable_key in computing:
+                continue  # it takes this block from the cache afterwards
+            tokens = job.tokens[job.prefilled : job.prefilled + job.chunk_length(space)]
+            if not len(tokens) or (not job.prefix_bytes and len(tokens) < len(job.tokens)):
+                break  # less than a block fits; or it has no prefix, so one chunk must be the whole prompt
+            computing.update(job.keys_between(job.prefilled, job.prefilled + len(tokens)))
             jobs.append(job)
             is_scored = job.prefilled + len(tokens) > job.scores.first
             chunks.append(PromptChunk(tokens, job.prefilled, job.prefix, job.adapter, is_scored=is_scored))
@@ -217,6 +248,7 @@ class Sampler:
                 self._fail([job], error)
                 continue
             job.prefilled = chunk.stop
+            self._keep(job, chunk)
             if job.prefilled < len(job.tokens):
                 self._prefill_queue.add(job)
             else:
@@ -229,6 +261,26 @@ class Sampler:
             job.first_logits = logits
             self._turns.add_samples(job)
             self._starting.append(job)
+
+    def _reuse(self, job: Job) -> None:
+        """Take the next blocks from the prefix cache, up to the first position whose logits are needed."""
+        network = job.model.network
+        while (key := job.reusable_key) is not None and (content := self._prefixes.get(key)) is not None:
+            if job.prefix is None:
+                job.prefix = network.new_prefix(len(job.tokens))
+            network.paste_block(job.prefix, job.prefilled, content)
+            job.prefilled += network.prefix_block
+            job.hit_tokens += network.prefix_block
+            self._prefixes.hit_tokens += network.prefix_block
+
+    def _keep(self, job: Job, chunk: PromptChunk) -> None:
+        """Put the whole blocks of a chunk into the prefix cache."""
+        network, start = job.model.network, chunk.start
+        for key in job.keys_between(chunk.start, chunk.stop):
+            if key not in self._prefixes:
+                self._prefixes.add(key, network.copy_block(job.prefix, start))
+            start += network.prefix_block
+        self._prefixes.touch(job.keys_between(0, chunk.stop))
 
     def _start(self) -> None:
         """Choose the first tokens of all samples that have a place, and add them to the batch."""
@@ -303,6 +355,8 @@ class Sampler:
         ended: list[Sequence] = []
         broken: dict[Job, Sequence] = {}
         for sequence, token, logprob in zip(sequences, chosen_B.tolist(), logprobs_B.tolist(), strict=True):
+            if self._owners[sequence] in refused:
+                continue
             if not math.isfinite(logprob):
                 broken.setdefault(self._owners[sequence], sequence)
                 continue
@@ -314,8 +368,7 @@ class Sampler:
         for job, sequence in broken.items():  # last: rows may only move when all have their new length
             self._fail_broken(job, sequence)
         for job, error in refused.items():
-            if self._jobs.get(job.key) is job:
-                self._fail([job], error)
+            self._fail([job], error)
         return ended
 
     def _allow(self, sequences: Many[Sequence]) -> tuple[AllowedTokens | None, dict[Job, BadRequest]]:

@@ -98,9 +98,9 @@ def choose_tokens(
         logprobs_B = np.log(chosen_B)
     tokens_B = np.minimum(tokens_B, probs_BV.shape[1] - 1)  # a row of NaN may point into the padding
     if allowed is not None:
-        rows = allowed.rows.cpu().numpy()
-        chosen_R1 = torch.from_numpy(tokens_B[rows]).to(scaled_BV.device)[:, None]
-        logprobs_B[rows] = scaled_BV[allowed.rows].log_softmax(-1).gather(1, chosen_R1)[:, 0].cpu().numpy()
+        bound = allowed.rows.cpu().numpy()
+        chosen_R1 = torch.from_numpy(tokens_B[bound]).to(scaled_BV.device)[:, None]
+        logprobs_B[bound] = scaled_BV[allowed.rows].log_softmax(-1).gather(1, chosen_R1)[:, 0].cpu().numpy()
     return tokens_B, logprobs_B
 
 

@@ -209,6 +209,18 @@ SAMPLER_TOKENS: Final = _sampler.counter(
 )
 SAMPLER_CACHE: Final = _sampler.gauge("sampler_cache_bytes", "KV cache that is reserved for the sequences that decode.")
 SAMPLER_CACHE_LIMIT: Final = _sampler.gauge("sampler_cache_limit_bytes", "Size of the KV cache.")
+PREFIX_CACHE: Final = _sampler.gauge(
+    "sampler_prefix_cache_bytes", "Keys and values of prompts that the worker keeps for later prompts."
+)
+PREFIX_CACHE_LIMIT: Final = _sampler.gauge(
+    "sampler_prefix_cache_limit_bytes", "Maximum size of the prefix cache. Requests that run take the memory first."
+)
+PREFIX_HITS: Final = _sampler.counter(
+    "sampler_prefix_hit_tokens_total", "Prompt tokens that the present worker took from the prefix cache."
+)
+PREFIX_EVICTIONS: Final = _sampler.counter(
+    "sampler_prefix_evicted_blocks_total", "Blocks of tokens that the present worker dropped from the prefix cache."
+)
 SAMPLER_WEIGHTS: Final = _sampler.gauge(
     "sampler_weights_cache_bytes", "Weights to sample from that the worker holds beside the base models."
 )

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from chockstone.sampling.constrained.grammar import GrammarTokenizer, compile_grammar
-from chockstone.sampling.constrained.guide import Grammar
+from chockstone.sampling.constrained.guide import Grammar, Guide
 from chockstone.sampling.sampler import Sampler
-from chockstone.wire.codecs.constraints import Constraint
-from chockstone.wire.codecs.samples import SampledSequence
+from chockstone.wire.codecs.samples import Constraint, SampledSequence
 from chockstone.wire.failures import BadRequest, Failure
 from support.sampling.making import (
     CONTEXT,
@@ -413,11 +412,19 @@ def test_a_seed_gives_the_same_constrained_sample_again(fused: Served) -> None:
     assert len({tuple(tokens) for tokens in results[0]}) > 1
 
 
-def test_a_constraint_that_becomes_too_complex_fails_alone(fused: Served) -> None:
-    many = ",".join(f'"p{i}":{{"enum":["x"]}}' for i in range(1000))
-    grammar = constrained(fused, Constraint(f'{{"type":"object","minProperties":9,"properties":{{{many}}}}}'))
+def test_a_constraint_that_becomes_too_complex_fails_alone(fused: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, masks = Guide.allow, []
+
+    def allow(guide: Guide) -> Any:
+        masks.append(guide)
+        if len(masks) > 9:
+            raise BadRequest("the constraint is too complex")
+        return real(guide)
+
+    monkeypatch.setattr(Guide, "allow", allow)
     sampler = Sampler()
-    sampler.add("bound", fused.sampled, None, request(max_tokens=300, temperature=0), seed=1, grammar=grammar)
+    # Its last token would end it as a success.
+    sampler.add("bound", fused.sampled, None, request(max_tokens=10), seed=1, grammar=constrained(fused))
     sampler.add("free", fused.sampled, None, request(max_tokens=20), seed=1)
 
     outcomes = finish(sampler)

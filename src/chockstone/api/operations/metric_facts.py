@@ -132,6 +132,10 @@ def _sampler(status: SamplerStatus) -> Iterator[Metric]:
     yield _one(declared.SAMPLER_TOKENS, status.decoded_tokens)
     yield _one(declared.SAMPLER_CACHE, status.cache_bytes)
     yield _one(declared.SAMPLER_CACHE_LIMIT, status.cache_limit_bytes)
+    yield _one(declared.PREFIX_CACHE, status.prefix_cache_bytes)
+    yield _one(declared.PREFIX_CACHE_LIMIT, status.prefix_cache_limit_bytes)
+    yield _one(declared.PREFIX_HITS, status.prefix_hit_tokens)
+    yield _one(declared.PREFIX_EVICTIONS, status.prefix_evicted_blocks)
     yield _one(declared.SAMPLER_WEIGHTS, status.weights_cache_bytes)
     yield _one(declared.SAMPLER_WEIGHTS_LIMIT, status.weights_cache_limit_bytes)
 

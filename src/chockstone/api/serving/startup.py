@@ -174,6 +174,7 @@ def _worker_config(config: ServerConfig) -> WorkerConfig:
         base_precision=config.base_precision,
         threads=config.threads,
         max_sequences=config.max_sequences,
+        prefix_cache_bytes=config.prefix_cache_bytes,
         tokens_per_micro_batch=config.tokens_per_micro_batch,
         activation_checkpointing=config.activation_checkpointing,
         router_replay=config.router_replay,

@@ -44,6 +44,7 @@ class WorkerConfig:
     threads: int = 0  # 0: the number of cores
     gpu: str | None = None  # the only one that the worker sees, as in CUDA_VISIBLE_DEVICES; None: all
     max_sequences: int = 256
+    prefix_cache_bytes: int = 512 << 20  # 0: prompts are not kept
     tokens_per_micro_batch: int = 0  # 0: chosen for the device
     activation_checkpointing: ActivationCheckpointing = "auto"
     router_replay: RouterReplay = "on"

@@ -22,7 +22,8 @@ from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_
 
 # Version of how a pass computes. Increase it with any change that may round differently:
 # 1: micro-batches padded to their longest datum. 2: packed micro-batches, in which common beginnings are computed once.
-ARITHMETIC: Final = 2
+# 3: prompts of samples computed in blocks, without regard to the prompts beside them.
+ARITHMETIC: Final = 3
 _CPU_FACTS: Final = Path("/proc/cpuinfo")
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 _LENGTH_BYTES: Final = 8  # of the header at the front of a safetensors file

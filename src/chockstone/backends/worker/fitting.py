@@ -7,7 +7,8 @@ with, the engine journals it, and a replay gets that size and chooses no other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,9 +16,11 @@ import torch
 
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.memory.out_of_memory import PassOutOfMemory, is_out_of_memory, release_memory
-from chockstone.backends.planning.refusals import available_bytes
+from chockstone.backends.planning.refusals import available_bytes, check_run
 from chockstone.backends.protocol import LossLimits
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.activations import free_memory
+from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.run import TrainedRun
 from chockstone.wire.codecs.passes import Pass, PassResult
 from chockstone.wire.failures import BadRequest, RequestError, ServerFailure
@@ -31,6 +34,15 @@ _TOLERANCE: Final = 1.1  # what is predicted to need more than this share of the
 class FittedPass:
     result: PassResult
     tokens_per_micro_batch: int | None  # None: the size that was asked for
+
+
+def check_fits(base: BaseModel, spec: RunSpec, others: Many[TrainedRun], *, give_back: Callable[[], None]) -> None:
+    """Raises BadRequest if a new run cannot fit, also after ``give_back`` has freed what is not needed."""
+    try:
+        check_run(base, spec, others=others, free_bytes=available_bytes(base.device))
+    except BadRequest:
+        give_back()
+        check_run(base, spec, others=others, free_bytes=available_bytes(base.device))
 
 
 def apply_fitting(

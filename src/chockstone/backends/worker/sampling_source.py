@@ -12,10 +12,11 @@ from typing import Final
 from chockstone.backends.calls import PiecesEvent
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.backends.worker.sampler_weights import Weights
+from chockstone.sampling.constrained.compiler import GrammarCompiler
 from chockstone.sampling.constrained.guide import Grammar
 from chockstone.sampling.model import SampledModel
 from chockstone.sampling.sampler import Finished, Sampler, SamplerActivity
-from chockstone.wire.codecs.samples import SampleRequest, SampleResult
+from chockstone.wire.codecs.samples import Constraint, SampleRequest, SampleResult
 from chockstone.wire.failures import BadRequest, Failure
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class SamplingSource:
     def __init__(
         self,
         max_sequences: int,
+        prefix_cache_bytes: int = 0,
         *,
         process_group: ProcessGroup = SINGLE_PROCESS,
         on_pieces: Callable[[PiecesEvent], None] = lambda _: None,
@@ -39,6 +41,8 @@ class SamplingSource:
         self._now = now
         self._sent_at = now()
         self._max_sequences = max_sequences
+        self._prefix_cache_bytes = prefix_cache_bytes
+        self._grammars = GrammarCompiler()
         self._process_group = process_group
         self._sampler = self._new_sampler()
         self._under_way: dict[str, Future[SampleResult | Failure]] = {}
@@ -79,6 +83,14 @@ class SamplingSource:
         """May be called from any thread."""
         return self._sampler.activity()
 
+    def compile(self, model: SampledModel, constraint: Constraint) -> Future[Grammar]:
+        """The grammar to pass to ``add``. The future raises BadRequest for what this server cannot follow."""
+        return self._grammars.compile(model.tokenizer, constraint, vocabulary=model.vocabulary)
+
+    def drop_prefixes(self) -> None:
+        """Give back the memory of the prefix cache."""
+        self._sampler.drop_prefixes()
+
     def has_work(self) -> bool:
         return self._sampler.has_work()
 
@@ -101,6 +113,10 @@ class SamplingSource:
         if (done := self._under_way.pop(key, None)) is not None:
             done.set_result(Failure("the sample was cancelled", "user"))
 
+    def close(self) -> None:
+        """End the thread that compiles."""
+        self._grammars.close()
+
     def _send_pieces(self, now: float) -> None:
         if pieces := self._sampler.take_pieces():
             self._sent_at = now
@@ -108,7 +124,11 @@ class SamplingSource:
             self._on_pieces(PiecesEvent(numbers, tuple(piece for _, piece in pieces)))
 
     def _new_sampler(self) -> Sampler:
-        return Sampler(max_sequences=self._max_sequences, agree=self._process_group.broadcast_arrays)
+        return Sampler(
+            max_sequences=self._max_sequences,
+            prefix_cache_bytes=self._prefix_cache_bytes,
+            agree=self._process_group.broadcast_arrays,
+        )
 
     def _finish(self, finished: Finished) -> None:
         self._streams.pop(finished.key, None)

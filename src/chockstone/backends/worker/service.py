@@ -55,7 +55,7 @@ from chockstone.backends.export.encryption import parse_recipients
 from chockstone.backends.losses.custom_loss import CustomLoss
 from chockstone.backends.losses.weighted_tokens import weighted_tokens
 from chockstone.backends.planning.layout import layout_of
-from chockstone.backends.planning.refusals import available_bytes, check_base, check_run
+from chockstone.backends.planning.refusals import check_base
 from chockstone.backends.protocol import (
     LayoutReply,
     PassReply,
@@ -75,14 +75,13 @@ from chockstone.backends.training.run import TrainedRun
 from chockstone.backends.worker.checkpoints import State, WorkerCheckpoints
 from chockstone.backends.worker.compute_turns import ComputeTurns, Schedule, Steps, TaskSource, in_context
 from chockstone.backends.worker.environment import describe_environment
-from chockstone.backends.worker.fitting import apply_fitting
+from chockstone.backends.worker.fitting import apply_fitting, check_fits
 from chockstone.backends.worker.loading import report_loading
 from chockstone.backends.worker.memory import memory_of_worker
 from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, read_weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
-from chockstone.backends.worker.work import Work, timed
+from chockstone.backends.worker.timed_work import Work, timed
 from chockstone.checkpoints import Admission, SavedCheckpoint
-from chockstone.sampling.constrained.compiler import GrammarCompiler
 from chockstone.sampling.constrained.guide import Grammar
 from chockstone.sampling.model import SampledModel
 from chockstone.telemetry import tracing
@@ -119,7 +118,9 @@ class WorkerService:
         self._on_orphaned = on_orphaned
         self._process_group = process_group
         self._load_base = load
-        self._sampling = SamplingSource(config.max_sequences, process_group=process_group, on_pieces=self._send)
+        self._sampling = SamplingSource(
+            config.max_sequences, config.prefix_cache_bytes, process_group=process_group, on_pieces=self._send
+        )
         self._turns: Schedule
         if schedule is None:
             self._turns = ComputeTurns(self._sampling, on_turn=process_group.announce_turn)
@@ -131,7 +132,6 @@ class WorkerService:
         self._runs: dict[str, TrainedRun] = {}
         self._owners: dict[str, str] = {}  # by run
         self._losses: dict[str, CustomLoss] = {}
-        self._grammars = GrammarCompiler()
         self._weights_cache = WeightsCache(_WEIGHTS_CACHE_BYTES)
         self._snapshots: dict[
             str, dict[str, Future[SavedCheckpoint]]
@@ -161,7 +161,7 @@ class WorkerService:
             self._turns.run(lambda: self._is_over)
             self._process_group.announce_end()
             self._checkpoints.close()
-            self._grammars.close()
+            self._sampling.close()
         finally:
             heartbeat.stop()
 
@@ -304,7 +304,7 @@ class WorkerService:
         base = self._bases[name.base].limited(name.max_context)
         if call.must_fit and self._config.memory_check:
             others = [run for run_id, run in self._runs.items() if run_id != call.run_id]
-            check_run(base, call.spec, others=others, free_bytes=available_bytes(base.device))
+            check_fits(base, call.spec, others, give_back=self._sampling.drop_prefixes)
         self._owners[call.run_id] = call.owner
         self._runs[call.run_id] = TrainedRun(base, call.spec)
         return EmptyReply()
@@ -449,7 +449,7 @@ class WorkerService:
                 if call.archive is not None:
                     weights = yield from self._fetch(name.base, call.archive, call.seal)
                 if request.constraint is not None:
-                    compiling = self._grammars.compile(weights.model, request.constraint)
+                    compiling = self._sampling.compile(weights.model, request.constraint)
                     yield compiling
                     grammar = compiling.result()
                 if call.key not in self._fetching:

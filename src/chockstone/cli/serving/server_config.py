@@ -23,6 +23,7 @@ def server_config(settings: Settings) -> ServerConfig:
         threads=settings.threads,
         max_body_bytes=limits.max_body_bytes,
         max_sequences=limits.max_sequences,
+        prefix_cache_bytes=limits.prefix_cache_bytes,
         tokens_per_micro_batch=limits.tokens_per_micro_batch,
         spare_seconds=recovery.spare_worker or None,
         activation_checkpointing=limits.activation_checkpointing,

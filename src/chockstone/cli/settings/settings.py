@@ -72,6 +72,11 @@ class LimitSettings:
     )
     max_runs: int = setting(_POSITIVE, 64, "Maximum number of runs in memory at once.")
     max_sequences: int = setting(_POSITIVE, 256, "Maximum number of sequences that are sampled at once.")
+    prefix_cache_bytes: int = setting(
+        whole_number(0, 2**50),
+        512 * 2**20,
+        "Maximum size of the prefix cache, in bytes; a part of the KV cache that running requests take first. 0: none.",
+    )
     tokens_per_micro_batch: int = setting(
         whole_number(0, 2**40),
         0,

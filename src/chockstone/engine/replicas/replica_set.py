@@ -268,6 +268,10 @@ def _sum_samplers(found: Sequence[SamplerStatus]) -> SamplerStatus | None:
         cache_limit_bytes=sum(each.cache_limit_bytes for each in found),
         decode_steps=sum(each.decode_steps for each in found),
         decoded_tokens=sum(each.decoded_tokens for each in found),
+        prefix_cache_bytes=sum(each.prefix_cache_bytes for each in found),
+        prefix_cache_limit_bytes=sum(each.prefix_cache_limit_bytes for each in found),
+        prefix_hit_tokens=sum(each.prefix_hit_tokens for each in found),
+        prefix_evicted_blocks=sum(each.prefix_evicted_blocks for each in found),
         weights_cache_bytes=sum(each.weights_cache_bytes for each in found),
         weights_cache_limit_bytes=sum(each.weights_cache_limit_bytes for each in found),
     )

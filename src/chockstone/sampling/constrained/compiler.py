@@ -11,8 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from chockstone.extras import ExtraMissing, require
 from chockstone.sampling.constrained.guide import Grammar
-from chockstone.sampling.model import SampledModel
-from chockstone.wire.codecs.constraints import Constraint
+from chockstone.wire.codecs.samples import Constraint
 from chockstone.wire.failures import BadRequest
 
 if TYPE_CHECKING:
@@ -24,9 +23,11 @@ class GrammarCompiler:
         self._thread = ThreadPoolExecutor(1, "grammars")  # starts with the first constraint
         self._tokenizers: MutableMapping[PreTrainedTokenizerBase, GrammarTokenizer] = WeakKeyDictionary()
 
-    def compile(self, model: SampledModel, constraint: Constraint) -> Future[Grammar]:
+    def compile(
+        self, tokenizer: PreTrainedTokenizerBase, constraint: Constraint, *, vocabulary: int
+    ) -> Future[Grammar]:
         """The future raises BadRequest for a constraint that cannot be followed on this server."""
-        return self._thread.submit(self._compile, model.tokenizer, model.vocabulary, constraint)
+        return self._thread.submit(self._compile, tokenizer, vocabulary, constraint)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -15,7 +15,7 @@ from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from chockstone.sampling.constrained.guide import Grammar, first_line
-from chockstone.wire.codecs.constraints import Constraint
+from chockstone.wire.codecs.samples import Constraint
 from chockstone.wire.failures import BadRequest
 
 # Some spaces, or a line break and an indentation: a weak model does not fill its sample with blank lines.

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name everyone reads
 
-from chockstone.sampling.fused.cache import CacheBucket
+from chockstone.sampling.fused.cache import CacheBucket, CacheShape, new_prefix
 from chockstone.sampling.network import PromptChunk
 
 _STRIDE: Final = 32  # positions by which the visible part of a bucket widens
@@ -75,6 +75,86 @@ class PrefillAttention:
             enable_gqa=q.shape[1] != k.shape[1],
         )
         return mixed.transpose(1, 2).reshape(group.stop - group.start, -1)
+
+
+@dataclass(slots=True)
+class _FirstBlocks:
+    """The first blocks of several prompts, of one length."""
+
+    length: int
+    rows: list[int]  # of their position 0
+
+    def index(self, device: torch.device) -> torch.Tensor | slice:
+        """The rows of all of them, one block after another."""
+        first = self.rows[0]
+        if all(row == first + number * self.length for number, row in enumerate(self.rows)):
+            return slice(first, first + self.length * len(self.rows))
+        inside = torch.arange(self.length, device=device)
+        return (torch.tensor(self.rows, device=device)[:, None] + inside).view(-1)
+
+
+class BlockAttention:
+    """Several prompts in one pass, each in blocks of ``block`` positions, counted from its start.
+
+    A block's bits depend on its prompt up to its end, and neither on the chunk that it is computed in nor on the other
+    prompts. ``chunks`` begin at multiples of ``block``. Rows behind those of the chunks are no prompt's.
+    """
+
+    def __init__(self, chunks: Many[PromptChunk], *, block: int, shape: CacheShape, scaling: float) -> None:
+        self._scaling = scaling
+        self._kept: list[tuple[torch.Tensor, PromptChunk, int]] = []  # prefix, chunk, its first row
+        self._later: list[tuple[torch.Tensor, slice, int, torch.Tensor]] = []  # prefix, rows, stop, mask
+        firsts: dict[int, _FirstBlocks] = {}
+        masks: dict[tuple[int, int], torch.Tensor] = {}
+        row = 0
+        for chunk in chunks:
+            prefix = chunk.prefix
+            if prefix is None and chunk.stop > block:
+                prefix = new_prefix(shape, chunk.stop)  # the later blocks read the earlier ones there
+            if prefix is not None:
+                self._kept.append((prefix, chunk, row))
+            for start in range(chunk.start, chunk.stop, block):
+                stop = min(start + block, chunk.stop)
+                if start == 0:
+                    firsts.setdefault(stop, _FirstBlocks(stop, [])).rows.append(row)
+                    continue
+                assert prefix is not None, "a chunk that does not begin its prompt has one"
+                if (start, stop) not in masks:
+                    mask = torch.full((stop - start, stop), -torch.inf, dtype=shape.dtype, device=shape.device)
+                    masks[start, stop] = mask.triu_(start + 1)
+                rows = slice(row + start - chunk.start, row + stop - chunk.start)
+                self._later.append((prefix, rows, stop, masks[start, stop]))
+            row += len(chunk.tokens)
+        self._firsts = [(first.length, first.index(shape.device)) for first in firsts.values()]
+        self._rows = row
+
+    def attend(self, layer: int, q_NQD: torch.Tensor, k_NKD: torch.Tensor, v_NKD: torch.Tensor) -> torch.Tensor:
+        mixed_NQD = torch.empty_like(q_NQD, memory_format=torch.contiguous_format)
+        mixed_NQD[self._rows :] = 0
+        kv_2KND = torch.stack((k_NKD.transpose(0, 1), v_NKD.transpose(0, 1)))
+        for prefix, chunk, row in self._kept:
+            prefix[layer, :, :, chunk.start : chunk.stop] = kv_2KND[:, :, row : row + len(chunk.tokens)]
+        for length, index in self._firsts:
+            q, k, v = (
+                x[index].contiguous().view(-1, length, *x.shape[1:]).transpose(1, 2) for x in (q_NQD, k_NKD, v_NKD)
+            )
+            mixed_NQD[index] = self._mix(q, k, v, None).transpose(1, 2).flatten(0, 1)
+        for prefix, rows, stop, mask in self._later:
+            keys, values = prefix[layer, 0, None, :, :stop], prefix[layer, 1, None, :, :stop]
+            mixed_NQD[rows] = self._mix(q_NQD[None, rows].transpose(1, 2), keys, values, mask)[0].transpose(0, 1)
+        return mixed_NQD.view(len(mixed_NQD), -1)
+
+    def _mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """The kernel computes each prompt and head by itself, so their number changes no bit."""
+        return F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=self._scaling,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
 
 
 class BucketAttention:

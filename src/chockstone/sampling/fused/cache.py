@@ -19,6 +19,7 @@ from chockstone.sampling.network import NewRows
 from chockstone.sampling.sequence import Sequence
 
 _SHORTEST: Final = 128  # positions of the smallest bucket
+_ALIGNED: Final = 16  # positions
 _SLACK: Final = 4  # a bucket grows by a quarter beyond what it needs, so that new rows seldom need a copy
 
 
@@ -40,9 +41,10 @@ def bucket_size(length: int) -> int:
 
 
 def new_prefix(shape: CacheShape, length: int) -> torch.Tensor:
-    """A prompt's own keys and values: [L, 2, K, P, D]."""
-    size = (shape.layers, 2, shape.key_heads, length, shape.head_width)
-    return torch.empty(size, dtype=shape.dtype, device=shape.device)
+    """A prompt's own keys and values: [L, 2, K, P, D]. The memory of each head begins at a multiple of 16 positions,
+    so that kernels meet the same alignment for every length."""
+    size = (shape.layers, 2, shape.key_heads, -(-length // _ALIGNED) * _ALIGNED, shape.head_width)
+    return torch.empty(size, dtype=shape.dtype, device=shape.device)[:, :, :, :length]
 
 
 class CacheBucket:

@@ -9,7 +9,8 @@ from typing import Final
 import torch
 
 from chockstone.sampling.experts.modules import expert_projections
-from chockstone.sampling.fused.adapter import FusedAdapter
+from chockstone.sampling.fused.adapter import Addition, FusedAdapter
+from chockstone.sampling.fused.row_tiles import RowTiles
 from chockstone.sampling.fused.weights import ExpertBlock, FusedWeights
 from chockstone.sampling.quantised.weight import FrozenWeight, dense
 
@@ -19,9 +20,14 @@ _SMALL: Final = 1 << 18  # elements of a weight; below, adding in place is faste
 
 
 class MultiLoraMatmul:
-    """``adapters``: an adapter and a number of rows for each range of rows, in the order of the rows."""
+    """``adapters``: an adapter and a number of rows for each range of rows, in the order of the rows.
 
-    def __init__(self, weights: FusedWeights, adapters: Many[tuple[FusedAdapter, int]]) -> None:
+    With ``tiles``, a row's bits do not depend on the other rows."""
+
+    def __init__(
+        self, weights: FusedWeights, adapters: Many[tuple[FusedAdapter, int]], tiles: RowTiles | None = None
+    ) -> None:
+        self._tiles = tiles
         self._matrices = weights.matrices
         self._ranges: list[tuple[FusedAdapter, int, int]] = []
         start = 0
@@ -40,7 +46,7 @@ class MultiLoraMatmul:
         if self._is_uniform:
             y = self._times(x, self._first.weights[number], number)
             if (addition := self._first.additions[number]) is not None:
-                y.addmm_(torch.mm(x, addition.down_t), addition.up_t)
+                self._add(y, x, addition)
             return y
         weight = self._first.weights[number]
         if any(adapter.weights[number] is not weight for adapter, _, _ in self._ranges):  # merged: each has its own
@@ -49,14 +55,14 @@ class MultiLoraMatmul:
         y = self._times(x, weight, number)
         for adapter, a, b in self._ranges:
             if (addition := adapter.additions[number]) is not None:
-                y[a:b].addmm_(torch.mm(x[a:b], addition.down_t), addition.up_t)
+                self._add(y[a:b], x[a:b], addition)
         return y
 
     def add_product(self, number: int, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """``residual += product(number, x)``, in place."""
         weight = self._first.weights[number]
         is_plain = self._is_uniform and self._matrices[number].bias is None
-        if not is_plain or (self._is_transposed and weight.numel() > _SMALL):
+        if self._tiles is not None or not is_plain or (self._is_transposed and weight.numel() > _SMALL):
             return residual.add_(self.product(number, x))
         residual.addmm_(x, dense(weight).t())
         if (addition := self._first.additions[number]) is not None:
@@ -77,8 +83,17 @@ class MultiLoraMatmul:
                     projection.active = None
         return parts[0] if self._is_uniform else torch.cat(parts)
 
+    def _add(self, y: torch.Tensor, x: torch.Tensor, addition: Addition) -> None:
+        if self._tiles is None:
+            y.addmm_(torch.mm(x, addition.down_t), addition.up_t)
+        else:
+            y.add_(self._tiles.product(self._tiles.product(x, addition.down_t), addition.up_t))
+
     def _times(self, x: torch.Tensor, frozen: FrozenWeight, number: int) -> torch.Tensor:
         bias, weight = self._matrices[number].bias, dense(frozen)
+        if self._tiles is not None:
+            y = self._tiles.product(x, weight.t())
+            return y if bias is None else y.add_(bias)
         if not self._is_transposed:
             return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
         width, inputs = weight.shape

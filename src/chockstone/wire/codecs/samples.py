@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from chockstone.wire.codecs.constraints import Constraint
 from chockstone.wire.codecs.routing import Routing
 
 Tokens = npt.NDArray[np.int32]
@@ -38,6 +37,15 @@ class Targets:
 
     tokens: npt.NDArray[np.int64]
     is_sparse: bool  # the answer takes the same layout
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """The text is ``prefix``, then JSON that matches ``schema``, then ``suffix``."""
+
+    schema: str  # JSON text of an object
+    prefix: str = ""
+    suffix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

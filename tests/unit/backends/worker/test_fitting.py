@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from chockstone.backends.run_spec import RunSpec
 from chockstone.backends.training.activations import Activations
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.run import TrainedRun
-from chockstone.backends.worker.fitting import FittedPass, apply_fitting
+from chockstone.backends.worker import fitting
+from chockstone.backends.worker.fitting import FittedPass, apply_fitting, check_fits
 from chockstone.wire.codecs.passes import Datum
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.backends.training import BATCH, STEP, bits
@@ -156,3 +158,12 @@ def test_nothing_of_a_failed_try_stays_in_memory() -> None:
     fit(run, *BATCH)
 
     assert kept
+
+
+def test_a_run_that_does_not_fit_is_checked_again_when_memory_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, spec, free = tiny_base(), RunSpec(rank=4, seed=0), [1000]
+    monkeypatch.setattr(fitting, "available_bytes", lambda _: free[0])
+
+    with pytest.raises(BadRequest):
+        check_fits(base, spec, [], give_back=lambda: None)
+    check_fits(base, spec, [], give_back=lambda: free.append(free.pop() + (1 << 40)))

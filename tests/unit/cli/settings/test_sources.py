@@ -79,7 +79,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
     assert from_environment == from_flags == from_file
     assert from_file.models == (ModelSetting("a", tmp_path / "a"), ModelSetting("b", tmp_path / "b"))
     assert from_file.keys == {"alice": "tml-alice", "bob": "tml-bobby"}
-    assert from_file.limits == LimitSettings(17, 17, 17, 17, 17, 17, "on", "off", memory_check=False)
+    assert from_file.limits == LimitSettings(17, 17, 17, 17, 17, 17, 17, "on", "off", memory_check=False)
     assert (from_file.admins, from_file.public_url) == ({"alice", "bob"}, "https://models.example.com")
     hours, gib = 17 * 3600.0, 17 * 2**30
     assert from_file.storage == StorageSettings(

@@ -6,30 +6,31 @@ import pytest
 
 from chockstone.sampling.constrained import grammar
 from chockstone.sampling.constrained.compiler import GrammarCompiler
-from chockstone.wire.codecs.constraints import Constraint
+from chockstone.wire.codecs.samples import Constraint
 from chockstone.wire.failures import BadRequest
-from support.sampling.making import Served
+from support.sampling.making import TOKENIZER, VOCABULARY
 
 OBJECT = Constraint('{"type":"object"}')
 
 
-def test_a_tokenizer_is_prepared_once(fused: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = []
     real = grammar.GrammarTokenizer
     monkeypatch.setattr(grammar, "GrammarTokenizer", lambda one: prepared.append(one) or real(one))
     compiler = GrammarCompiler()
 
     for _ in range(2):
-        compiler.compile(fused.sampled, OBJECT).result()
+        compiler.compile(TOKENIZER, OBJECT, vocabulary=VOCABULARY).result()
     compiler.close()
 
-    assert prepared == [fused.sampled.tokenizer]
+    assert prepared == [TOKENIZER]
 
 
-def test_a_bad_schema_is_the_callers_failure_and_the_next_one_is_compiled(fused: Served) -> None:
+def test_a_bad_schema_is_the_callers_failure_and_the_next_one_is_compiled() -> None:
     compiler = GrammarCompiler()
 
-    bad, good = compiler.compile(fused.sampled, Constraint('{"not":{}}')), compiler.compile(fused.sampled, OBJECT)
+    bad = compiler.compile(TOKENIZER, Constraint('{"not":{}}'), vocabulary=VOCABULARY)
+    good = compiler.compile(TOKENIZER, OBJECT, vocabulary=VOCABULARY)
 
     with pytest.raises(BadRequest, match="not"):
         bad.result()
@@ -37,10 +38,10 @@ def test_a_bad_schema_is_the_callers_failure_and_the_next_one_is_compiled(fused:
     compiler.close()
 
 
-def test_without_the_extra_the_caller_reads_what_to_install(fused: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_caller_reads_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     compiler = GrammarCompiler()
 
     with pytest.raises(BadRequest, match=r"pip install 'chockstone\[constrained\]'"):
-        compiler.compile(fused.sampled, OBJECT).result()
+        compiler.compile(TOKENIZER, OBJECT, vocabulary=VOCABULARY).result()
     compiler.close()

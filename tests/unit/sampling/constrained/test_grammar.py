@@ -10,7 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from chockstone.sampling.constrained.grammar import GrammarTokenizer, compile_grammar
 from chockstone.sampling.constrained.guide import Grammar
-from chockstone.wire.codecs.constraints import Constraint, decode_constraint
+from chockstone.wire.codecs.sample_request import decode_constraint
+from chockstone.wire.codecs.samples import Constraint
 from chockstone.wire.failures import BadRequest
 from support.sampling.making import EOS, TOKENIZER, VOCABULARY, make_tokenizer
 

@@ -5,7 +5,7 @@ import pytest
 
 from chockstone.sampling.constrained.grammar import GrammarTokenizer, compile_grammar
 from chockstone.sampling.constrained.guide import Guide
-from chockstone.wire.codecs.constraints import Constraint
+from chockstone.wire.codecs.samples import Constraint
 from chockstone.wire.failures import BadRequest
 from support.sampling.making import EOS, TOKENIZER, VOCABULARY
 

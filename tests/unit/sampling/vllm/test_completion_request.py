@@ -7,8 +7,7 @@ import pytest
 
 from chockstone.sampling.vllm import completion_request
 from chockstone.sampling.vllm.completion_request import Ability, can_answer, make_completion, split_samples
-from chockstone.wire.codecs.constraints import Constraint
-from chockstone.wire.codecs.samples import Targets
+from chockstone.wire.codecs.samples import Constraint, Targets
 from support.vllm.making import FACTS, request
 from support.vllm.stub import EOS, VOCABULARY
 

@@ -1,4 +1,4 @@
-"""Work: the steps of a call, which end in its reply, and how long they compute."""
+"""Timed work: the steps of a call, with a reply that says for how many seconds they have computed."""
 
 from __future__ import annotations
 
