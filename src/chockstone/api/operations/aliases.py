@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import Query
@@ -76,10 +77,8 @@ async def undo_alias(name: str, request: UndoAliasRequest, context: ContextDep, 
     The earlier target must still exist; otherwise nothing is changed.
     """
     owner = _owner(context, caller, server_wide=request.server_wide)
-    target = await context.catalog.aliases.undo_target(owner, name)
-    if target is not None:
-        await _check_target(context, caller, target, server_wide=request.server_wide)
-    row = await context.catalog.aliases.undo(owner, name, by=caller.user_id, now=context.now())
+    check = partial(_check_target, context, caller, server_wide=request.server_wide)
+    row = await context.catalog.aliases.undo(owner, name, by=caller.user_id, now=context.now(), check=check)
     return _noted(context, caller, row, "alias_undone")
 
 

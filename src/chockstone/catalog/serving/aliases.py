@@ -6,7 +6,7 @@ back to the change that the present one was made on. Names of the owner ``SERVER
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -23,6 +23,7 @@ SERVER_WIDE: Final = ""
 HISTORY_LIMIT: Final = 1000  # changes kept of one alias; older ones cannot be undone any more
 
 AliasAction = Literal["set", "undo", "remove"]
+TargetCheck = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,13 @@ class AliasTable:
             if changed is not None:
                 return changed
 
-    async def undo(self, owner: str, name: str, *, by: str, now: datetime) -> AliasRow:
+    async def undo(
+        self, owner: str, name: str, *, by: str, now: datetime, check: TargetCheck | None = None
+    ) -> AliasRow:
         """Take back the present change. The row's target is None if there was no alias before it.
 
-        Raises RowMissing if the alias was never set, or if nothing is left to undo.
+        ``check`` raises if the alias must not point at a target; nothing is changed then. It is called again if another
+        call changes the alias meanwhile. Raises RowMissing if the alias was never set, or if nothing is left to undo.
         """
         while True:
             old = await self._newest(owner, name)
@@ -86,17 +90,11 @@ class AliasTable:
                 raise _never_set(name)
             before = await self._before(old)
             target, undo_revision = (None, None) if before is None else (before.target, before.undo_revision)
+            if check is not None and target is not None:
+                await check(target)
             changed = await self._add(owner, name, old, "undo", target, undo_revision, by=by, now=now)
             if changed is not None:
                 return changed
-
-    async def undo_target(self, owner: str, name: str) -> str | None:
-        """What an undo would switch to; None: to no alias. Raises RowMissing as ``undo`` does."""
-        old = await self._newest(owner, name)
-        if old is None:
-            raise _never_set(name)
-        before = await self._before(old)
-        return None if before is None else before.target
 
     async def remove(self, owner: str, name: str, *, by: str, now: datetime) -> AliasRow:
         """Its history stays, and the removal can be undone. Raises RowMissing if there is no such alias."""

@@ -43,6 +43,35 @@ async def test_undo_walks_back_one_change_each_time(catalog: Catalog) -> None:
     ]
 
 
+async def test_an_undo_checks_its_target_again_when_the_alias_changes_meanwhile(catalog: Catalog) -> None:
+    for target in "abc":
+        await _set(catalog, "ann", "prod", target)
+    checked: list[str] = []
+
+    async def check(target: str) -> None:
+        checked.append(target)
+        if len(checked) == 1:
+            await _set(catalog, "ann", "prod", "d")
+
+    row = await catalog.aliases.undo("ann", "prod", by="ann", now=NOW, check=check)
+
+    assert checked == ["b", "c"]
+    assert (row.target, row.revision) == ("c", 5)
+
+
+async def test_an_undo_to_a_target_that_is_refused_changes_nothing(catalog: Catalog) -> None:
+    for target in "ab":
+        await _set(catalog, "ann", "prod", target)
+
+    async def refuse(target: str) -> None:
+        raise RowMissing(f"{target!r} is gone")
+
+    with pytest.raises(RowMissing, match="'a' is gone"):
+        await catalog.aliases.undo("ann", "prod", by="ann", now=NOW, check=refuse)
+
+    assert await _target(catalog, "prod", "ann") == "b"
+
+
 async def test_a_change_after_an_undo_is_undone_to_what_the_undo_restored(catalog: Catalog) -> None:
     await _set(catalog, "ann", "prod", "a")
     await _set(catalog, "ann", "prod", "b")
