@@ -1,11 +1,12 @@
 """Outlines: a base model without numbers, and what its runs and passes take.
 
 The passes run the code of training on the meta device. So an outline follows every change of that code, and knows every
-architecture that it knows.
+architecture that it knows. Passes over models whose layers repeat run over few of the layers.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -17,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from chockstone.backends.losses.loss_meter import PassBudget
 from chockstone.backends.losses.losses import choose_loss
+from chockstone.backends.planning.depth import PassMemory, make_shallow
 from chockstone.backends.planning.live_bytes import LiveBytes
 from chockstone.backends.planning.shape_arithmetic import ShapeArithmetic
 from chockstone.backends.run_spec import Recomputed, RunSpec
@@ -30,7 +32,9 @@ from chockstone.backends.training.run import TrainedRun
 from chockstone.wire.codecs.passes import Datum, Pass
 from chockstone.wire.failures import ServerFailure
 
+log = logging.getLogger(__name__)
 META: Final = torch.device("meta")
+_NOT_SHALLOW: Final = (TypeError, ValueError, LookupError, AttributeError, RuntimeError)  # where all layers are needed
 _LOSS: Final = "cross_entropy"
 _LONGEST_RUN: Final = 4096  # tokens
 _GAPS: Final = 1.3  # resident bytes per byte in use, on a CPU, while glibc keeps what is freed; measured: 1.29 to 1.33
@@ -50,14 +54,19 @@ class ModelOutline:
             config: Any = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
             exact = number_type if isinstance(number_type, torch.dtype) else config.dtype or torch.float32
             with META:
-                model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]  # it has no types
+                built: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]  # it has no types
                     config, dtype=exact, trust_remote_code=False
                 )
         except Exception as error:  # each architecture raises its own
             raise ServerFailure(
                 f"no model can be planned from {str(directory)!r}: {type(error).__name__}: {error}"
             ) from error
-        self.base = _assemble(directory, cast("PreTrainedModel", model))
+        model = cast("PreTrainedModel", built)
+        shallow = make_shallow(model)  # of a model that is not assembled yet
+        self.base = _assemble(directory, model)
+        self._repetition = None if shallow is None else shallow[0]
+        self._shallow = [] if shallow is None else [_assemble(directory, each) for each in shallow[1:]]
+        self._runs: dict[tuple[int, RunSpec], TrainedRun] = {}  # of shallow models, by number and specification
         self._peaks: dict[tuple[RunSpec, int, int, Recomputed], int] = {}  # of passes that were run
 
     @property
@@ -110,28 +119,62 @@ class ModelOutline:
         peaks = [self._peak(run, sequences, length, recomputed) for length in lengths]
         return int(np.polyval(np.polyfit(lengths, peaks, 2), tokens))
 
+    def whole_pass(self, run: TrainedRun, sequences: int, tokens: int, recomputed: Recomputed) -> PassMemory:
+        """What the tensors of a pass over all layers take."""
+        return _run_pass(self.base, run, sequences=sequences, tokens=tokens, recomputed=recomputed)
+
     def _peak(self, run: TrainedRun, sequences: int, tokens: int, recomputed: Recomputed) -> int:
         key = (run.spec, sequences, tokens, recomputed)
         if key not in self._peaks:
-            self._peaks[key] = self._run_pass(run, sequences=sequences, tokens=tokens, recomputed=recomputed)
+            peak = self.extrapolated_pass(run.spec, sequences, tokens, recomputed)
+            self._peaks[key] = self.whole_pass(run, sequences, tokens, recomputed).peak if peak is None else peak
         return self._peaks[key]
 
-    def _run_pass(self, run: TrainedRun, *, sequences: int, tokens: int, recomputed: Recomputed) -> int:
-        base = replace(
-            self.base,
-            max_context=max(tokens, self.base.max_context),
-            activations=Activations(self.base.model, recomputed=recomputed),
-        )
-        loss = choose_loss(_LOSS, {}, {})
-        datum = Datum(np.zeros(tokens, dtype=np.int32), {"target_tokens": np.zeros(tokens, dtype=np.int64)})
-        examples = check_examples(Pass("", 1, (datum,) * sequences, _LOSS, {}, forward_only=False), loss, base)
-        live = LiveBytes(META)
-        with live:
-            gradient = blank_like(run.trained.parameters.flat)
-            with run.trained.parameters.accumulating(gradient), run.trained.applied(), ShapeArithmetic():
-                for _ in run_shares(base, [examples], loss, PassBudget("unmetered")):
-                    pass
-        return live.peak
+    def extrapolated_pass(self, spec: RunSpec, sequences: int, tokens: int, recomputed: Recomputed) -> int | None:
+        """From passes over few layers; None if that is not possible."""
+        if self._repetition is None or recomputed == "most":  # where kinds of layers are not the only difference
+            return None
+        try:
+            few, more = (
+                _run_pass(base, self._run_on(number, spec), sequences=sequences, tokens=tokens, recomputed=recomputed)
+                for number, base in enumerate(self._shallow)
+            )
+        except _NOT_SHALLOW as error:
+            log.debug("passes over few layers failed architecture=%s error=%r", self.architecture, error)
+            self._repetition = None
+            return None
+        return self._repetition.extrapolate(few, more)
+
+    def _run_on(self, number: int, spec: RunSpec) -> TrainedRun:
+        if (number, spec) not in self._runs:
+            self._runs[number, spec] = TrainedRun(self._shallow[number], spec)
+        return self._runs[number, spec]
+
+
+def _run_pass(base: BaseModel, run: TrainedRun, *, sequences: int, tokens: int, recomputed: Recomputed) -> PassMemory:
+    live, kept = LiveBytes(META), 0
+
+    def backbone(**named: Any) -> Any:  # Any: as the model wants and returns it
+        nonlocal kept
+        output = base.backbone(**named)
+        kept = live.now
+        return output
+
+    watched = replace(
+        base,
+        backbone=backbone,
+        max_context=max(tokens, base.max_context),
+        activations=Activations(base.model, recomputed=recomputed),
+    )
+    loss = choose_loss(_LOSS, {}, {})
+    datum = Datum(np.zeros(tokens, dtype=np.int32), {"target_tokens": np.zeros(tokens, dtype=np.int64)})
+    examples = check_examples(Pass("", 1, (datum,) * sequences, _LOSS, {}, forward_only=False), loss, watched)
+    with live:
+        gradient = blank_like(run.trained.parameters.flat)
+        with run.trained.parameters.accumulating(gradient), run.trained.applied(), ShapeArithmetic():
+            for _ in run_shares(watched, [examples], loss, PassBudget("unmetered")):
+                pass
+    return PassMemory(live.peak, kept)
 
 
 def _assemble(directory: Path, model: PreTrainedModel) -> BaseModel:

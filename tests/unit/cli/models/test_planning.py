@@ -83,7 +83,9 @@ def test_a_model_of_8b_is_planned_without_its_weights(tmp_path: Path) -> None:
 
 
 def test_a_mixture_of_30b_is_planned_without_its_weights(tmp_path: Path) -> None:
-    planned = plan_model(request(write(tmp_path, MIXTURE_30B, num_hidden_layers=4), context=4096))
+    planned = plan_model(
+        request(write(tmp_path, MIXTURE_30B, num_hidden_layers=4, max_position_embeddings=4096), context=4096)
+    )
 
     assert planned.parameters > 3_000_000_000
     assert planned.plan.base_bytes == pytest.approx(2 * planned.parameters, rel=0.01)
@@ -91,7 +93,7 @@ def test_a_mixture_of_30b_is_planned_without_its_weights(tmp_path: Path) -> None
 
 
 def test_less_memory_fits_a_shorter_context_and_fewer_runs(tmp_path: Path) -> None:
-    directory = write(tmp_path, QWEN3_8B, num_hidden_layers=4, max_position_embeddings=10**6)
+    directory = write(tmp_path, QWEN3_8B, num_hidden_layers=2, max_position_embeddings=10**6)
     plans = [plan_model(request(directory, gpu_bytes=size * GIB)).plan for size in (12, 24)]
 
     assert 0 < plans[0].longest_context < plans[1].longest_context
