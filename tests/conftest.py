@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from pathlib import Path
 
@@ -26,6 +27,9 @@ def _fork_programs() -> None:
 
 
 _FROZEN = 100_000
+if "PYTEST_XDIST_WORKER" in os.environ:  # each collects all tests
+    gc.disable()  # until the first test: collections take a fourth of that time
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else hundreds of processes compile the package, each for itself
 if is_installed("torch"):  # it is not where `make light` runs the tests of the plain install
     _limit_instruction_sets()
     _fork_programs()
@@ -44,6 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True, scope="module")
 def _short_collections() -> None:
     """Leave libraries and test modules out of garbage collections: they are millions of objects, and all stay."""
+    gc.enable()
     if gc.get_freeze_count() < _FROZEN:  # at the first test, and after a test that has unfrozen them
         gc.collect()
         gc.freeze()
