@@ -38,7 +38,8 @@ class RestartedServer(LiveServer):
     """Started again whenever it ends, until it is left. ``deaths`` holds each exit code.
 
     It is executed, as systemd does: kills during a start need a start that takes its time, and bits must not depend on
-    what a fork would keep, such as the seed of hashes.
+    what a fork would keep, such as the seed of hashes. ``is_executed`` False saves seconds of each start, where a test
+    claims neither.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class RestartedServer(LiveServer):
         *flags: str,
         env: Mapping[str, str] = {},
         place: S3Place | None = None,
+        is_executed: bool = True,
     ) -> None:
-        super().__init__(models, home, *flags, place=place, is_executed=True)
+        super().__init__(models, home, *flags, place=place, is_executed=is_executed)
         self.deaths: list[int] = []
         self._more = dict(env)
         self._is_over = threading.Event()

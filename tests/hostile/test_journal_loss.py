@@ -21,7 +21,8 @@ from support.live import LiveServer
 
 @pytest.fixture
 def server(models: dict[str, Path], tmp_path: Path) -> Iterator[RestartedServer]:
-    with RestartedServer(models, tmp_path / "server", "--recovery-steps=1000", "--recovery-replay=1h") as server:
+    flags = ("--recovery-steps=1000", "--recovery-replay=1h")
+    with RestartedServer(models, tmp_path / "server", *flags, is_executed=False) as server:
         yield server
 
 

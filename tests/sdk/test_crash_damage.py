@@ -37,7 +37,8 @@ def serve(models: dict[str, Path], tmp_path: Path) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*flags: str, **env: str) -> RestartedServer:
-            return stack.enter_context(RestartedServer(models, tmp_path / "server", *flags, env=env))
+            server = RestartedServer(models, tmp_path / "server", *flags, env=env, is_executed=False)
+            return stack.enter_context(server)
 
         yield start
 

@@ -26,7 +26,7 @@ def expected(live: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Hear
 
 @pytest.fixture
 def server(models: dict[str, Path], tmp_path: Path) -> Iterator[RestartedServer]:
-    with RestartedServer(models, tmp_path / "server", *FLAGS, "--replicas=2") as server:
+    with RestartedServer(models, tmp_path / "server", *FLAGS, "--replicas=2", is_executed=False) as server:
         wait_until_ready(server, 2)
         yield server
 

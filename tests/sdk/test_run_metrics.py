@@ -22,7 +22,8 @@ Connect = Callable[..., tinker.ServiceClient]
 
 @pytest.fixture(scope="module")
 def engine(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartedServer]:
-    with RestartedServer(models, tmp_path_factory.mktemp("engine"), "--recovery-steps=3") as server:
+    home = tmp_path_factory.mktemp("engine")
+    with RestartedServer(models, home, "--recovery-steps=3", is_executed=False) as server:
         yield server
 
 

@@ -23,9 +23,8 @@ class LiveReplica(RestartedServer):
     """``chockstone serve --engine`` before a server that runs, started again whenever it dies."""
 
     def __init__(self, engine: LiveServer, home: Path, *flags: str) -> None:
-        super().__init__({}, home, *flags)
+        super().__init__({}, home, *flags, is_executed=False)
         self._engine = engine
-        self.is_executed = False
         self._own_flags = flags
         self.key = engine.key
         self.place = engine.place
