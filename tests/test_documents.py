@@ -68,7 +68,7 @@ def test_the_code_on_the_page_runs(
 ) -> None:
     code = "\n".join(BLOCK.findall(page.read_text()))
     set_environment(monkeypatch, bucket)
-    if "import tinker" in code:
+    if "import tinker" in code or "TINKER_BASE_URL" in code:
         live: LiveServer = request.getfixturevalue("server")
         monkeypatch.setenv("TINKER_BASE_URL", live.url)
         monkeypatch.setenv("TINKER_API_KEY", live.key)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 from types import ModuleType
-from typing import get_args, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 from fastapi.routing import APIRoute
 
-from chockstone.api.app import RESOURCES
+from chockstone.api.app import RESOURCES, VENDOR_RESOURCES
 from chockstone.api.operations import metrics
 from chockstone.api.users import caller_of
 
@@ -26,7 +26,8 @@ INTRODUCTION = """\
 [Train with the Tinker SDK](../guides/train-with-tinker.md). A running server shows the schema of each message at
 `/docs` and `/openapi.json`.
 
-Paths are relative to `/api/v1`, except `/metrics`. Messages have the names of the classes in `src/chockstone/wire`.
+Paths are relative to `/api/v1`, except `/metrics` and the paths of other vendors' APIs. Messages have the names of the
+classes in `src/chockstone/wire`.
 
 ## API key
 
@@ -57,7 +58,8 @@ def render() -> str:
     routes = [route for resource in resources for route in resource.routes.routes]
     public = [*dict.fromkeys(path_of(route) for route in routes if not needs_key(route))]
     listed = ", ".join(f"`{path}`" for path in public[:-1]) + f" and `{public[-1]}`"
-    return "\n".join((INTRODUCTION.format(public=listed), *(section(resource) for resource in resources)))
+    of_vendors = [section(each, prefix) for prefix, resources in VENDOR_RESOURCES.items() for each in resources]
+    return "\n".join((INTRODUCTION.format(public=listed), *map(section, resources), *of_vendors))
 
 
 def needs_key(route: APIRoute) -> bool:
@@ -69,22 +71,23 @@ def path_of(route: APIRoute) -> str:
     return route.path if route in metrics.routes.routes else route.path.removeprefix("/")
 
 
-def section(resource: ModuleType) -> str:
-    """A resource's file: what it says of itself, and its routes."""
+def section(resource: ModuleType, prefix: str = "") -> str:
+    """A resource's file: what it says of itself, and its routes. ``prefix``: of paths that are not below ours."""
     title, _, what = (inspect.getdoc(resource) or "").splitlines()[0].partition(": ")
-    rows = "\n".join(row(route) for route in resource.routes.routes)
+    rows = "\n".join(row(route, prefix) for route in resource.routes.routes)
     return f"## {title}\n\n{what[:1].upper()}{what[1:]}\n\n| request | takes | answers | |\n|---|---|---|---|\n{rows}\n"
 
 
-def row(route: APIRoute) -> str:
+def row(route: APIRoute, prefix: str = "") -> str:
     hints = get_type_hints(route.endpoint)
     returned = hints.pop("return")
     answered = route.response_model or route.responses.get(200, {}).get("model") or returned
-    answers = [ANSWERS.get(kind.__name__, f"`{kind.__name__}`") for kind in get_args(answered) or (answered,)]
+    kinds = () if get_origin(answered) is dict else get_args(answered) or (answered,)
+    answers = [ANSWERS.get(kind.__name__, f"`{kind.__name__}`") for kind in kinds]
     body = [hint.__name__ for hint in hints.values() if getattr(hint, "__module__", "").startswith("chockstone.wire")]
     said = (inspect.getdoc(route.endpoint) or "").partition("\n\n")[0].replace("``", "`")
     cells = (
-        f"{', '.join(sorted(route.methods or ()))} `{path_of(route)}`",
+        f"{', '.join(sorted(route.methods or ()))} `{prefix + route.path if prefix else path_of(route)}`",
         " ".join(f"`{name}`" for name in body),
         " or ".join(answers),
         " ".join(said.split()),

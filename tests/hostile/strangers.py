@@ -22,8 +22,10 @@ def check_refusal(answer: httpx.Response) -> str:
     assert 400 <= answer.status_code < 500, f"{answer.status_code}: {answer.text[:500]}"
     assert answer.status_code not in (402, 408, 409, 429), f"{answer.status_code} is repeated: {answer.text[:500]}"
     assert answer.headers["content-type"].startswith("application/json"), answer.headers
-    assert answer.json()["detail"], "an empty refusal is repeated"
-    return str(answer.json()["detail"])
+    refusal = answer.json()
+    reason = refusal["error"]["message"] if "error" in refusal else refusal["detail"]  # the former is other vendors'
+    assert reason, "an empty refusal is repeated"
+    return str(reason)
 
 
 def retrieve(http: httpx.Client, request_id: str) -> httpx.Response:

@@ -44,6 +44,7 @@ def real(http: httpx.Client) -> dict[str, str]:
         "sampling_session_id": sampler,
         "request_id": accepted["request_id"],
         "base_model": "tiny-qwen3",
+        "model": "tiny-qwen3",
         "tinker_path": path,
         "model_path": path,
         "source_path": path,

@@ -15,6 +15,8 @@ from chockstone.api.admission.browser import BrowserPages, PagesRoute
 from chockstone.api.admission.hosts import Hosts
 from chockstone.api.admission.limits import UploadLimits
 from chockstone.api.admission.uploads import Uploads
+from chockstone.api.anthropic import messages as anthropic_messages
+from chockstone.api.anthropic import models as anthropic_models
 from chockstone.api.chat.chat_service import ChatService
 from chockstone.api.context import Context
 from chockstone.api.documentation import pages
@@ -75,6 +77,9 @@ RESOURCES: Final = (
     *(run_metrics, storage, trash, policies, aliases),
     *(server, replicas, all_runs, recoveries, all_samplers, keys, doctor, audit, billing, traces),
 )
+ANTHROPIC: Final = (anthropic_messages, anthropic_models)
+VENDOR_RESOURCES: Final = {"/anthropic/v1": ANTHROPIC}  # APIs of other vendors, by the prefix of their paths
+_OTHER_PREFIXES: Final = {"/anthropic/api/v1": ANTHROPIC}  # the same once more, where hosted Tinker has them
 
 
 @cache
@@ -83,6 +88,10 @@ def _shared_routes() -> tuple[BaseRoute, ...]:
     shared = APIRouter()
     for resource in RESOURCES:
         shared.include_router(resource.routes, prefix="/api/v1")
+    for resources, is_shown in ((VENDOR_RESOURCES, True), (_OTHER_PREFIXES, False)):
+        for prefix, vendor_resources in resources.items():
+            for resource in vendor_resources:
+                shared.include_router(resource.routes, prefix=prefix, include_in_schema=is_shown)
     shared.include_router(metrics.routes)
     shared.include_router(pages.routes)
     return tuple(shared.routes)
