@@ -22,6 +22,10 @@ from chockstone.api.context import Context
 from chockstone.api.documentation import pages
 from chockstone.api.documentation.openapi import DESCRIPTION, OpenApiDocument
 from chockstone.api.downloads import routes as downloads
+from chockstone.api.openai import models as openai_models
+from chockstone.api.openai.chat import chat_completions
+from chockstone.api.openai.completions import completions
+from chockstone.api.openai.responses import responses
 from chockstone.api.operations import (
     aliases,
     audit,
@@ -80,6 +84,10 @@ RESOURCES: Final = (
 ANTHROPIC: Final = (anthropic_messages, anthropic_models)
 VENDOR_RESOURCES: Final = {"/anthropic/v1": ANTHROPIC}  # APIs of other vendors, by the prefix of their paths
 _OTHER_PREFIXES: Final = {"/anthropic/api/v1": ANTHROPIC}  # the same once more, where hosted Tinker has them
+
+OPENAI: Final = (openai_models, chat_completions, completions, responses)
+VENDOR_RESOURCES: Final = {"/v1": OPENAI}  # APIs of other vendors, by the prefix of their paths
+_OTHER_PREFIXES: Final = {"/oai/api/v1": OPENAI}  # the same once more, where hosted Tinker has them
 
 
 @cache

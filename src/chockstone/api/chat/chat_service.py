@@ -99,6 +99,8 @@ class ChatService:
             raise _refusal(error) from None
 
     async def _encode_conversation(self, model: NamedModel, prompt: Conversation) -> _Encoded:
+        if model.max_context is not None and len(prompt.messages) > model.max_context:  # each is a token at least
+            raise PromptTooLong(f"{len(prompt.messages)} messages do not fit the context; shorten the conversation")
         tools, tool_format, begin = prompt.offered_tools, None, ""
         if tools:
             tool_format = await self.tokenizers.tool_format(model.directory)

@@ -1,0 +1,57 @@
+"""Answer heads: what all parts of one answer have in common, and what it used."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from chockstone.api.chat.generation import TextGeneration
+from chockstone.api.chat.served_model import NamedModel
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    answer_id: str
+    model: str  # as the client named it
+    created_at: int
+    fingerprint: str | None  # of the weights; None: the base model
+
+    @classmethod
+    def make(cls, prefix: str, model: NamedModel) -> AnswerHead:
+        seal = model.source.seal
+        return cls(prefix + uuid.uuid4().hex, model.name, int(time.time()), None if seal is None else f"fp_{seal[:16]}")
+
+    def call_id(self, choice: int, place: int) -> str:
+        """Of a call of a tool: the same whenever it is asked for."""
+        return f"call_{self._number}_{choice}_{place}"
+
+    def item_id(self, kind: str, place: int) -> str:
+        """Of an item of a response."""
+        return f"{kind}_{self._number}_{place}"
+
+    @property
+    def _number(self) -> str:
+        return re.sub(r"^[a-z]+[-_]", "", self.answer_id)[:32]
+
+    def to_json(self, kind: str) -> dict[str, Any]:  # Any: plain JSON
+        return {
+            "id": self.answer_id,
+            "object": kind,
+            "created": self.created_at,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+def usage_of(*generations: TextGeneration) -> dict[str, Any]:  # Any: plain JSON
+    prompt = sum(len(each.prompt_tokens) for each in generations)
+    completion = sum(each.completion_tokens for each in generations)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens or 0 for each in generations)},
+    }

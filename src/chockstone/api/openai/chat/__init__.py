@@ -1,0 +1,4 @@
+"""Chat completions: requests, messages and answers.
+
+Must not know the other routes of OpenAI.
+"""

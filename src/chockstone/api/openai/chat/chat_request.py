@@ -1,0 +1,92 @@
+"""Chat requests: the body of a request for a chat completion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chockstone.api.chat.orders import Conversation, GenerationParameters
+from chockstone.api.chat.request_fields import RequestFields
+from chockstone.api.openai.chat.chat_messages import read_messages, read_tool_choice, read_tools
+from chockstone.api.openai.sampling_fields import (
+    read_choices,
+    read_labels,
+    read_metadata,
+    read_parameters,
+    read_stream,
+    read_top_logprobs,
+    refuse,
+    refuse_penalties,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    model: str
+    conversation: Conversation
+    parameters: GenerationParameters
+    is_streamed: bool
+    has_usage: bool  # at the end of a stream
+    has_logprobs: bool
+    has_token_ids: bool
+    metadata: Mapping[str, str]
+
+
+def read_chat_request(fields: RequestFields) -> ChatRequest:
+    """Raises BadParameter, which names the field."""
+    model = fields.needed_text("model")
+    messages = read_messages(fields)
+    tools = read_tools(fields)
+    is_streamed, has_usage = read_stream(fields)
+    has_logprobs = fields.flag("logprobs")
+    parameters = read_parameters(
+        fields,
+        max_tokens=_read_max_tokens(fields),
+        choices=read_choices(fields),
+        alternatives=read_top_logprobs(fields, has_logprobs=has_logprobs),
+    )
+    request = ChatRequest(
+        model=model,
+        conversation=Conversation(
+            messages=messages,
+            tools=tools,
+            tool_choice=read_tool_choice(fields, tools),
+            single_call=not fields.flag("parallel_tool_calls", default=True),
+            options=_read_template_options(fields),
+        ),
+        parameters=parameters,
+        is_streamed=is_streamed,
+        has_usage=has_usage,
+        has_logprobs=has_logprobs,
+        has_token_ids=fields.flag("return_token_ids"),  # vLLM's
+        metadata=read_metadata(fields),
+    )
+    _read_response_format(fields)
+    refuse_penalties(fields)
+    read_labels(fields)
+    refuse(fields, "audio", "function_call", "functions", "prediction", "reasoning_effort", "web_search_options")
+    refuse(fields, modalities=["text"], verbosity="medium", store=False)
+    fields.finish()
+    return request
+
+
+def _read_max_tokens(fields: RequestFields) -> int | None:
+    old, new = fields.integer("max_tokens", low=1), fields.integer("max_completion_tokens", low=1)
+    if old is not None and new is not None and old != new:
+        raise fields.refusal("max_tokens", "is another number than max_completion_tokens; send one of them")
+    return old if new is None else new
+
+
+def _read_template_options(fields: RequestFields) -> Mapping[str, Any]:  # Any: plain JSON
+    """vLLM's, such as ``{"enable_thinking": false}``."""
+    return fields.mapping("chat_template_kwargs") or {}
+
+
+def _read_response_format(fields: RequestFields) -> None:
+    wanted = fields.inner("response_format")
+    if wanted is None:
+        return
+    if wanted.take("type") != "text":
+        raise fields.refusal("response_format", "is not supported by this server but for {'type': 'text'}")
+    wanted.finish()

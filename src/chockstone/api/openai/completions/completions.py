@@ -1,0 +1,34 @@
+"""Completions (OpenAI): text or tokens continued, without a chat template."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+
+from chockstone.api.chat.chat_service import ChatDep
+from chockstone.api.chat.connected import while_connected
+from chockstone.api.chat.streamed_answer import StreamedAnswer
+from chockstone.api.openai.answer_head import AnswerHead
+from chockstone.api.openai.answering import generate_all, read_request, stream_chunks, whole_answer
+from chockstone.api.openai.completions.completion_answer import CompletionAnswer
+from chockstone.api.openai.completions.completion_request import read_completion_request
+from chockstone.api.openai.schemas import COMPLETION_REQUEST, documented
+from chockstone.api.routes import Routes
+from chockstone.api.users import CallerDep
+
+routes = Routes(tags=["OpenAI"])
+
+
+@routes.post("/completions", summary="Create a completion (OpenAI)", openapi_extra=documented(COMPLETION_REQUEST))
+async def create_completion(request: Request, chat: ChatDep, caller: CallerDep) -> Response:
+    """The model continues each prompt. With `stream`, server-sent events."""
+    asked = await read_request(request, read_completion_request)
+    model = await chat.find_model(caller, asked.model)
+    head = AnswerHead.make("cmpl-", model)
+    if not asked.is_streamed:
+        generations = await while_connected(request, generate_all(chat, model, asked.prompts, asked.parameters))
+        answer = CompletionAnswer(head, asked, generations)
+        return await whole_answer(answer.whole, tokens=sum(each.completion_tokens for each in generations))
+    generation = await while_connected(request, chat.start(model, asked.prompts[0], asked.parameters))
+    answer = CompletionAnswer(head, asked, [generation])
+    usage = answer.usage_chunk if asked.has_usage else None
+    return StreamedAnswer(generation, stream_chunks(generation, answer.chunks, usage))

@@ -1,0 +1,90 @@
+"""Response requests: the body of a request for a response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chockstone.api.chat.orders import Conversation, GenerationParameters
+from chockstone.api.chat.request_fields import RequestFields
+from chockstone.api.openai.chat.chat_messages import read_tool_choice
+from chockstone.api.openai.responses.response_input import read_function_tools, read_input
+from chockstone.api.openai.sampling_fields import (
+    read_labels,
+    read_metadata,
+    read_parameters,
+    read_top_logprobs,
+    refuse,
+)
+
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseRequest:
+    model: str
+    instructions: str | None
+    conversation: Conversation
+    parameters: GenerationParameters
+    is_streamed: bool
+    has_logprobs: bool
+    metadata: Mapping[str, str]
+    tool_choice: Any  # Any: plain JSON, as the client sent it
+
+
+def read_response_request(fields: RequestFields) -> ResponseRequest:
+    """Raises BadParameter, which names the field."""
+    model = fields.needed_text("model")
+    instructions = fields.text("instructions", may_be_empty=True)
+    messages = read_input(fields, instructions)
+    tools = read_function_tools(fields)
+    has_logprobs = _read_include(fields)
+    parameters = read_parameters(
+        fields,
+        max_tokens=fields.integer("max_output_tokens", low=1),
+        alternatives=read_top_logprobs(fields, has_logprobs=has_logprobs),
+    )
+    request = ResponseRequest(
+        model=model,
+        instructions=instructions,
+        conversation=Conversation(
+            messages=messages,
+            tools=tools,
+            tool_choice=read_tool_choice(fields, tools),
+            single_call=not fields.flag("parallel_tool_calls", default=True),
+            options=fields.mapping("chat_template_kwargs") or {},
+        ),
+        parameters=parameters,
+        is_streamed=fields.flag("stream"),
+        has_logprobs=has_logprobs,
+        metadata=read_metadata(fields),
+        tool_choice=fields.take("tool_choice") or "auto",
+    )
+    _read_text(fields)
+    read_labels(fields)
+    refuse(fields, "conversation", "max_tool_calls", "previous_response_id", "prompt", "stream_options")
+    refuse(fields, background=False, reasoning={}, store=False, truncation="disabled")
+    fields.finish()
+    return request
+
+
+def _read_include(fields: RequestFields) -> bool:
+    """Whether the answer is to have logprobs."""
+    wanted = fields.items("include", most=16) or []
+    if any(each != _LOGPROBS for each in wanted):
+        raise fields.refusal("include", f"can name {_LOGPROBS!r} only")
+    return bool(wanted)
+
+
+def _read_text(fields: RequestFields) -> None:
+    text = fields.inner("text")
+    if text is None:
+        return
+    wanted = text.inner("format")
+    if wanted is not None:
+        if wanted.take("type") != "text":
+            raise text.refusal("format", "is not supported by this server but for {'type': 'text'}")
+        wanted.finish()
+    text.refuse("verbosity", "is not supported by this server; leave it out", neutral=("medium",))
+    text.finish()

@@ -1,0 +1,51 @@
+"""Responses (OpenAI): the next message of a conversation, as items."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import Request, Response
+
+from chockstone.api.chat.chat_service import ChatDep
+from chockstone.api.chat.connected import while_connected
+from chockstone.api.chat.generation import TextGeneration
+from chockstone.api.chat.streamed_answer import StreamedAnswer
+from chockstone.api.openai.answer_head import AnswerHead
+from chockstone.api.openai.answering import generate_all, read_request, whole_answer
+from chockstone.api.openai.events import encode_named
+from chockstone.api.openai.responses.response_answer import ResponseAnswer
+from chockstone.api.openai.responses.response_request import read_response_request
+from chockstone.api.openai.schemas import RESPONSE_REQUEST, documented
+from chockstone.api.routes import Routes
+from chockstone.api.users import CallerDep
+from chockstone.wire.failures import RequestError
+
+routes = Routes(tags=["OpenAI"])
+
+
+@routes.post("/responses", summary="Create a response (OpenAI)", openapi_extra=documented(RESPONSE_REQUEST))
+async def create_response(request: Request, chat: ChatDep, caller: CallerDep) -> Response:
+    """The model writes a message, or calls tools. With `stream`, server-sent events."""
+    asked = await read_request(request, read_response_request)
+    model = await chat.find_model(caller, asked.model)
+    head = AnswerHead.make("resp_", model)
+    if not asked.is_streamed:
+        work = generate_all(chat, model, (asked.conversation,), asked.parameters)
+        [generation] = await while_connected(request, work)
+        answer = ResponseAnswer(head, asked, generation)
+        return await whole_answer(answer.whole, tokens=generation.completion_tokens)
+    generation = await while_connected(request, chat.start(model, asked.conversation, asked.parameters))
+    return StreamedAnswer(generation, _events(generation, ResponseAnswer(head, asked, generation)))
+
+
+async def _events(generation: TextGeneration, answer: ResponseAnswer) -> AsyncIterator[bytes]:
+    for event in answer.begin():
+        yield encode_named(event)
+    try:
+        async for delta in generation:
+            for event in answer.events(delta):
+                yield encode_named(event)
+    except RequestError as error:
+        yield encode_named(answer.failed(error))
+        return
+    yield encode_named(answer.end())
