@@ -29,6 +29,7 @@ from chockstone.api.openai.responses import responses
 from chockstone.api.operations import (
     aliases,
     audit,
+    conversations,
     doctor,
     keys,
     metric_facts,
@@ -78,16 +79,17 @@ RESOURCES: Final = (
         checkpoints,
         downloads,
     ),
-    *(run_metrics, storage, trash, policies, aliases),
+    *(run_metrics, storage, trash, policies, aliases, conversations),
     *(server, replicas, all_runs, recoveries, all_samplers, keys, doctor, audit, billing, traces),
 )
-ANTHROPIC: Final = (anthropic_messages, anthropic_models)
-VENDOR_RESOURCES: Final = {"/anthropic/v1": ANTHROPIC}  # APIs of other vendors, by the prefix of their paths
-_OTHER_PREFIXES: Final = {"/anthropic/api/v1": ANTHROPIC}  # the same once more, where hosted Tinker has them
 
 OPENAI: Final = (openai_models, chat_completions, completions, responses)
-VENDOR_RESOURCES: Final = {"/v1": OPENAI}  # APIs of other vendors, by the prefix of their paths
-_OTHER_PREFIXES: Final = {"/oai/api/v1": OPENAI}  # the same once more, where hosted Tinker has them
+ANTHROPIC: Final = (anthropic_messages, anthropic_models)
+VENDOR_RESOURCES: Final = {
+    "/v1": OPENAI,
+    "/anthropic/v1": ANTHROPIC,
+}  # APIs of other vendors, by the prefix of their paths
+_OTHER_PREFIXES: Final = {"/oai/api/v1": OPENAI, "/anthropic/api/v1": ANTHROPIC}  # where hosted Tinker has them
 
 
 @cache

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.types import TypeDecorator
@@ -241,6 +242,7 @@ aliases: Final = Table(
     Column("undo_revision", BigInteger),
     Column("changed_at", Moment, nullable=False),
     Column("changed_by", Text, nullable=False),
+    Column("stores", Boolean, nullable=False, server_default=false()),
 )
 
 audit: Final = Table(

@@ -32,6 +32,9 @@ class Program(LazyGroup):
                 "import_",
             ),
             "alias": LazyCommand("serving.alias", "Name checkpoints and base models, switch the names, and undo."),
+            "conversations": LazyCommand(
+                "conversations", "List, export, reward, correct and delete stored conversations."
+            ),
             "resume": LazyCommand("resume", "Explain which checkpoint a training resumes from."),
         },
         "Disk space": {

@@ -20,6 +20,7 @@ from chockstone.checkpoints.errors import StoreError
 from chockstone.engine.audit import AuditLog
 from chockstone.engine.background import BackgroundTasks, Shutdown
 from chockstone.engine.config import Busy, Durability, EngineLimits, StorageRules
+from chockstone.engine.conversations import Conversations
 from chockstone.engine.crash_suspects import CrashSuspects
 from chockstone.engine.failure_log import FailureLog
 from chockstone.engine.futures import Futures, Promise, Result
@@ -28,7 +29,13 @@ from chockstone.engine.imports.uploads import WeightUploads
 from chockstone.engine.imports.weight_imports import WeightImports
 from chockstone.engine.journal.journal import JournalError, JournalWriter
 from chockstone.engine.journal.writer import STALL_SECONDS
-from chockstone.engine.ownership.data_directory import HISTORIES, RUN_JOURNALS, SAMPLE_JOURNAL, UPLOADS
+from chockstone.engine.ownership.data_directory import (
+    CONVERSATIONS,
+    HISTORIES,
+    RUN_JOURNALS,
+    SAMPLE_JOURNAL,
+    UPLOADS,
+)
 from chockstone.engine.presence import Presence
 from chockstone.engine.run_removal import RunRemoval
 from chockstone.engine.runs.core import RunCore
@@ -93,6 +100,13 @@ class Engine:
         self.timings = RecentTimings()  # of operations by run, and of samples by sampling session
         self.audit, self.usage = AuditLog(catalog, now=now), UsageMeter(catalog, now=now)
         self.history = StepHistory(data / HISTORIES)
+        self.conversations = Conversations(
+            data / CONVERSATIONS,
+            quota_bytes=rules.conversation_quota_bytes,
+            reserve_bytes=rules.reserve_bytes,
+            synced=durability.journal == "synced",
+            now=now,
+        )
         self.token_rates = TokenRates(monotonic=time.monotonic)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self._writer = _journal_writer(durability, instruments)
@@ -268,6 +282,7 @@ class Engine:
         self._background.cancel()
         await self._background.drained()
         await self.losses.drained()
+        self.conversations.stop()
         try:
             await self._take_last_archives()
             await self._background.drained()  # recovery archives start purges

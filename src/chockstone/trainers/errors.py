@@ -1,10 +1,11 @@
 """Errors of a trainer.
 
 TrainerError
-├── ConfigInvalid      contradictory settings
-├── RewardInvalid      a reward that is not a finite number
-├── ResumeRefused      a saved state exists, and resuming from it would be wrong
-└── FinalSaveFailed    training ended, and its last state could not be saved
+├── ConfigInvalid         contradictory settings
+├── RewardInvalid         a reward that is not a finite number
+├── ResumeRefused         a saved state exists, and resuming from it would be wrong
+├── FinalSaveFailed       training ended, and its last state could not be saved
+└── ConversationsRefused  a server did not give, or did not change, stored conversations
 """
 
 from __future__ import annotations
@@ -28,3 +29,7 @@ class ResumeRefused(TrainerError):
 
 class FinalSaveFailed(TrainerError):
     """Training ended and its last state is not saved. The message names the newest checkpoint."""
+
+
+class ConversationsRefused(TrainerError):
+    """The server did not do what was asked of stored conversations. The message says why."""

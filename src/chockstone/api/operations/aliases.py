@@ -37,7 +37,10 @@ async def list_aliases(context: ContextDep, caller: CallerDep) -> AliasesRespons
 
 @routes.put("/{name}", summary="Set an alias")
 async def set_alias(name: str, request: SetAliasRequest, context: ContextDep, caller: CallerDep) -> AliasEntry:
-    """Create the alias, or switch it. The next request that names the alias gets the new target."""
+    """Create the alias, or switch it. The next request that names the alias gets the new target.
+
+    With ``store``, the conversations of each user with the target are stored in the user's own list.
+    """
     owner = _owner(context, caller, server_wide=request.server_wide)
     if not _NAME.fullmatch(name):
         raise BadRequest(
@@ -50,7 +53,9 @@ async def set_alias(name: str, request: SetAliasRequest, context: ContextDep, ca
     known = {row.name for row in await context.catalog.aliases.list(owner)}
     if name not in known and len(known) >= _MOST_ALIASES:
         raise BadRequest(f"there are {_MOST_ALIASES} aliases already; remove one with `chockstone alias rm`")
-    row = await context.catalog.aliases.set(owner, name, request.target, by=caller.user_id, now=context.now())
+    row = await context.catalog.aliases.set(
+        owner, name, request.target, by=caller.user_id, now=context.now(), stores=request.store
+    )
     return _noted(context, caller, row, "alias_set")
 
 
@@ -130,7 +135,13 @@ async def _problem(context: Context, caller: Caller, row: AliasRow) -> str | Non
 
 def _noted(context: Context, caller: Caller, row: AliasRow, event: str) -> AliasEntry:
     """With an entry in the audit of the caller."""
-    details = {"by": caller.user_id, "name": row.name, "target": row.target, "server_wide": row.owner == SERVER_WIDE}
+    details = {
+        "by": caller.user_id,
+        "name": row.name,
+        "target": row.target,
+        "store": row.stores,
+        "server_wide": row.owner == SERVER_WIDE,
+    }
     path = row.target if (row.target or "").startswith(SCHEME) else None
     context.engine.audit(event, owner=caller.user_id, path=path, details=details)
     return _entry(row)
@@ -141,6 +152,7 @@ def _entry(row: AliasRow, problem: str | None = None) -> AliasEntry:
         name=row.name,
         server_wide=row.owner == SERVER_WIDE,
         target=row.target,
+        store=row.stores,
         revision=row.revision,
         action=row.action,
         changed_at=row.changed_at,

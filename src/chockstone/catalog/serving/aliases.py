@@ -36,6 +36,7 @@ class AliasRow:
     undo_revision: int | None  # the change that an undo of this one goes back to
     changed_at: datetime
     changed_by: str
+    stores: bool = False  # conversations with the target are stored, unless the request says otherwise
 
 
 _ROWS: Final = RowMapper(AliasRow, tables.aliases)
@@ -66,13 +67,16 @@ class AliasTable:
         """Aliases of the owner and of the server whose target is one of these, by name."""
         return tuple(row for row in await self.list(owner, SERVER_WIDE) if row.target in targets)
 
-    async def set(self, owner: str, name: str, target: str, *, by: str, now: datetime) -> AliasRow:
-        """Switch the alias. The same target again changes nothing."""
+    async def set(
+        self, owner: str, name: str, target: str, *, by: str, now: datetime, stores: bool | None = None
+    ) -> AliasRow:
+        """Switch the alias. The same again changes nothing. ``stores`` None: as it is, and False for a new alias."""
         while True:
             old = await self._newest(owner, name)
-            if old is not None and old.target == target:
+            wanted = _stores(old) if stores is None else stores
+            if old is not None and (old.target, old.stores) == (target, wanted):
                 return old
-            changed = await self._add(owner, name, old, "set", target, _revision(old), by=by, now=now)
+            changed = await self._add(owner, name, old, "set", target, _revision(old), stores=wanted, by=by, now=now)
             if changed is not None:
                 return changed
 
@@ -92,7 +96,9 @@ class AliasTable:
             target, undo_revision = (None, None) if before is None else (before.target, before.undo_revision)
             if check is not None and target is not None:
                 await check(target)
-            changed = await self._add(owner, name, old, "undo", target, undo_revision, by=by, now=now)
+            changed = await self._add(
+                owner, name, old, "undo", target, undo_revision, stores=_stores(before), by=by, now=now
+            )
             if changed is not None:
                 return changed
 
@@ -102,7 +108,7 @@ class AliasTable:
             old = await self._newest(owner, name)
             if old is None or old.target is None:
                 raise _never_set(name)
-            changed = await self._add(owner, name, old, "remove", None, old.revision, by=by, now=now)
+            changed = await self._add(owner, name, old, "remove", None, old.revision, stores=False, by=by, now=now)
             if changed is not None:
                 return changed
 
@@ -137,11 +143,12 @@ class AliasTable:
         target: str | None,
         undo_revision: int | None,
         *,
+        stores: bool,
         by: str,
         now: datetime,
     ) -> AliasRow | None:
         """None if another call changed the alias meanwhile: the revision is taken."""
-        row = AliasRow(owner, name, (_revision(old) or 0) + 1, action, target, undo_revision, now, by)
+        row = AliasRow(owner, name, (_revision(old) or 0) + 1, action, target, undo_revision, now, by, stores)
         creation = insert(tables.aliases).values(
             owner=owner,
             name=name,
@@ -151,6 +158,7 @@ class AliasTable:
             undo_revision=undo_revision,
             changed_at=now,
             changed_by=by,
+            stores=stores,
         )
         is_old = _ALIASES.revision <= row.revision - HISTORY_LIMIT
         trim = delete(tables.aliases).where(_ALIASES.owner == owner, _ALIASES.name == name, is_old)
@@ -176,6 +184,10 @@ def _present() -> Select[Any]:  # Any: columns are of all types
 
 def _revision(row: AliasRow | None) -> int | None:
     return None if row is None else row.revision
+
+
+def _stores(row: AliasRow | None) -> bool:
+    return row is not None and row.stores
 
 
 def _never_set(name: str) -> RowMissing:

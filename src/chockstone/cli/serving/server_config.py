@@ -82,4 +82,5 @@ def _storage_rules(storage: StorageSettings) -> StorageRules:
         sweep_seconds=storage.sweep_interval,
         scrub_bytes_per_second=storage.scrub_rate,
         scrub_every_seconds=storage.scrub_interval,
+        conversation_quota_bytes=storage.conversation_quota,
     )

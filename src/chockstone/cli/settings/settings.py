@@ -113,6 +113,9 @@ class StorageSettings:
         optional(size(least=1)), None, "Maximum size of all checkpoints of a user: 500MB, 50GiB."
     )
     run_quota: int | None = setting(optional(size(least=1)), None, "Maximum size of all checkpoints of a run.")
+    conversation_quota: int = setting(
+        size(least=0), 1 << 30, "Maximum size of all stored conversations of a user; off stores none."
+    )
     disk_reserve: int = setting(size(least=0), 1 << 30, "Disk space that checkpoints never use.")
     trash: float = setting(
         duration(may_be_off=True), 0.0, "Time that deleted checkpoints stay in the trash; off deletes them immediately."

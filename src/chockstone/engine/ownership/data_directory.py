@@ -21,6 +21,7 @@ JOURNALS: Final = "journal"
 RUN_JOURNALS: Final = Path(JOURNALS, "runs")  # a directory for each run, named as in the store
 SAMPLE_JOURNAL: Final = Path(JOURNALS, "samples")
 HISTORIES: Final = "history"  # the metrics of each run, a file each
+CONVERSATIONS: Final = "conversations"  # what users had kept to train on: a directory for each user
 JOURNAL_MARKS: Final = "journal-marks"  # how far each run's journal was acknowledged; not beside what it watches
 UPLOADS: Final = "uploads"  # files of imports that are not finished
 TRACKING: Final = "tracking"  # what experiment trackers got, and files of trackers

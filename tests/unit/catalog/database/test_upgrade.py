@@ -117,6 +117,8 @@ def enter_a_row_in_each_table(connection: Connection) -> None:
     connection.execute(insert(tables.runs).values(**run, **facts))
     loss = {"loss_id": "s:loss:0", "session_id": "s", "custom_loss_seq_id": 0, "owner": "ann", "name": "l"}
     connection.execute(insert(tables.custom_losses).values(**loss, definition={"a": [1.5]}, created_at=NOW))
+    alias = {"owner": "ann", "name": "prod", "revision": 1, "action": "set", "target": "m", "undo_revision": None}
+    connection.execute(insert(tables.aliases).values(**alias, changed_at=NOW, changed_by="ann"))
     connection.execute(insert(tables.policies).values(scope="all", policy={}, changed_at=NOW, changed_by="ann"))
     connection.execute(insert(tables.audit).values(event="e", owner="ann", at=NOW, details={"ü": None}))
     key = {"session_id": "s", "project_id": "", "base_model": "m", "type": "training", "cached": False}
@@ -198,7 +200,7 @@ async def test_a_catalog_of_the_version_before_is_brought_up_to_date_with_all_it
     await on(url, migrate_to(opening.VERSIONS[-2]))
     await on(url, enter_a_row_in_each_table)
     before = await on(url, everything, writes=False)
-    assert len(before) == len(tables.metadata.tables) - 2  # all that were there; aliases are newer
+    assert len(before) == len(tables.metadata.tables) - 1  # all but those that are always empty
 
     async with await Catalog.open(url) as catalog:
         ready = await catalog.checkpoints.get("s:train:0", "weights", "ready", now=NOW)

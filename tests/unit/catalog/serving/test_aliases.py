@@ -135,3 +135,25 @@ async def test_an_undo_to_a_change_that_is_no_longer_kept_is_refused(
     assert (await catalog.aliases.undo("ann", "prod", by="ann", now=NOW)).target == "b"
     with pytest.raises(RowMissing, match="no earlier target"):
         await catalog.aliases.undo("ann", "prod", by="ann", now=NOW)
+
+
+async def _stores(catalog: Catalog, target: str, stores: bool | None) -> bool:
+    return (await catalog.aliases.set("ann", "prod", target, by="ann", now=NOW, stores=stores)).stores
+
+
+async def test_whether_conversations_are_stored_stays_until_it_is_changed_or_undone(catalog: Catalog) -> None:
+    assert [await _stores(catalog, "a", None), await _stores(catalog, "a", True)] == [False, True]
+    assert await _stores(catalog, "b", None)
+    assert not await _stores(catalog, "b", False)
+
+    undone = [await catalog.aliases.undo("ann", "prod", by="ann", now=NOW) for _ in range(3)]
+    assert [(row.target, row.stores) for row in undone] == [("b", True), ("a", True), ("a", False)]
+    [row] = await catalog.aliases.list("ann")
+    assert not row.stores
+
+
+async def test_a_removed_alias_stores_nothing_until_its_removal_is_undone(catalog: Catalog) -> None:
+    await _stores(catalog, "a", True)
+
+    assert not (await catalog.aliases.remove("ann", "prod", by="ann", now=NOW)).stores
+    assert (await catalog.aliases.undo("ann", "prod", by="ann", now=NOW)).stores

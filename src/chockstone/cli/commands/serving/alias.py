@@ -37,6 +37,14 @@ def set_(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="Path of a checkpoint (tinker://…), or name of a base model.")
     ],
+    store: Annotated[
+        bool | None,
+        typer.Option(
+            "--store/--no-store",
+            help="Store conversations with the target, to train on them; default: as the alias has it.",
+            show_default=False,
+        ),
+    ] = None,
     everyone: OfAll = False,
     server: ServerUrl = SERVER,
     key: Key = KEY,
@@ -45,18 +53,20 @@ def set_(
 ) -> None:
     """Create an alias, or switch it to another target.
 
-    An alias of all users needs a published checkpoint.
+    An alias of all users needs a published checkpoint. With --store, `chockstone conversations ls` shows each user
+    their own conversations with the target.
 
     \b
     Examples:
       chockstone alias set prod tinker://RUN/sampler_weights/s100
+      chockstone alias set --store prod tinker://RUN/sampler_weights/s100
       chockstone alias set --global prod tinker://RUN/sampler_weights/latest
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.client import connect
         from chockstone.cli.remote.serving.aliases import set_alias
 
-        set_alias(connect(server, key), name, target, server_wide=everyone, as_json=as_json)
+        set_alias(connect(server, key), name, target, store=store, server_wide=everyone, as_json=as_json)
 
 
 @commands.command(epilog=EXIT_CODES)

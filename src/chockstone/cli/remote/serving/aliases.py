@@ -15,15 +15,23 @@ def list_aliases(server: Server, *, as_json: bool) -> None:
     if not aliases:
         print_line("no aliases; set one with `chockstone alias set NAME TARGET`")
         return
-    rows = [(printable(row["name"]), _scope(row), _target(row), printable(row["changed_by"])) for row in aliases]
-    print_table(("ALIAS", "FOR", "TARGET", "SET BY"), rows)
+    rows = [
+        (
+            *(printable(row["name"]), _scope(row), _target(row)),
+            *("yes" if row.get("store") else "no", printable(row["changed_by"])),
+        )
+        for row in aliases
+    ]
+    print_table(("ALIAS", "FOR", "TARGET", "STORED", "SET BY"), rows)
     for row in aliases:
         if problem := row.get("problem"):
             print_line(f"{printable(row['name'])} cannot be used: {printable(problem)}")
 
 
-def set_alias(server: Server, name: str, target: str, *, server_wide: bool, as_json: bool) -> None:
-    answer = server.put(f"aliases/{segment(name)}", {"target": target, "server_wide": server_wide})
+def set_alias(server: Server, name: str, target: str, *, store: bool | None, server_wide: bool, as_json: bool) -> None:
+    """``store`` None: as the alias has it."""
+    stored = {} if store is None else {"store": store}
+    answer = server.put(f"aliases/{segment(name)}", {"target": target, "server_wide": server_wide, **stored})
     _print_change(answer, as_json=as_json)
 
 
@@ -55,11 +63,15 @@ def _print_change(answer: Json, *, as_json: bool) -> None:
     elif answer.get("target") is None:
         print_line(f"removed {printable(answer['name'])}; `chockstone alias undo` brings it back")
     else:
-        print_line(f"{printable(answer['name'])} -> {_target(answer)}")
+        print_line(f"{printable(answer['name'])} -> {_target(answer)}{_stored(answer)}")
 
 
 def _target(row: Json) -> str:
     return printable(row.get("target") or "(removed)")
+
+
+def _stored(row: Json) -> str:
+    return ", conversations are stored" if row.get("store") else ""
 
 
 def _scope(row: Json) -> str:

@@ -12,6 +12,7 @@ from chockstone.wire.messages.schema import Request, Response, Timestamp
 class SetAliasRequest(Request):
     target: Annotated[str, Field(min_length=1, max_length=1000)]  # a tinker:// path or a base model
     server_wide: bool = False  # for all users; for admins
+    store: bool | None = None  # store conversations with the target; absent: as the alias has it
 
 
 class UndoAliasRequest(Request):
@@ -22,6 +23,7 @@ class AliasEntry(Response):
     name: str
     server_wide: bool
     target: str | None = None  # absent: the change removed the alias
+    store: bool  # conversations with the target are stored, unless a request says otherwise
     revision: int  # 1, 2, 3 and so on, one for each change
     action: Literal["set", "undo", "remove"]
     changed_at: Timestamp

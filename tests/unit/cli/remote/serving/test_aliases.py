@@ -20,3 +20,13 @@ def test_an_alias_is_set_listed_undone_and_removed(asked: Loopback) -> None:
     assert [change["action"] for change in changes] == ["remove", "undo", "set", "set"]
     assert two in asked.run("alias", "history", "prod").stdout
     assert asked.run("alias", "rm", "prod").exit_code == 1
+
+
+def test_an_alias_says_whether_conversations_are_stored(asked: Loopback) -> None:
+    _, [one, two] = fill(asked, "one", "two")
+
+    assert asked.run("alias", "set", "--store", "prod", one).stdout == f"prod -> {one}, conversations are stored\n"
+    assert asked.run("alias", "set", "prod", two).stdout == f"prod -> {two}, conversations are stored\n"
+    assert asked.json("alias", "ls")["aliases"][0]["store"] is True
+    assert asked.run("alias", "set", "--no-store", "prod", two).stdout == f"prod -> {two}\n"
+    assert asked.json("alias", "ls")["aliases"][0]["store"] is False
