@@ -128,7 +128,8 @@ class TokenizerCache:
             case "table":
                 return loaded.table()
             case "encode":
-                return {"tokens": loaded.encode(request["text"], add_special_tokens=True), "text": request["text"]}
+                tokens = loaded.encode(request["text"], add_special_tokens=request.get("adds_special", True))
+                return {"tokens": tokens, "text": request["text"]}
             case "encode_chat":
                 text = loaded.render(
                     request["messages"], tools=request.get("tools"), options=request.get("options")

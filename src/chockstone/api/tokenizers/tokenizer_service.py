@@ -120,9 +120,10 @@ class TokenizerService:
         found = await self._ask({"do": "describe", "directory": str(directory)})
         return TokenizerFacts(bool(found["chat"]), int(found["vocabulary"]))
 
-    async def encode(self, directory: Path, text: str) -> EncodedPrompt:
-        """With the special tokens that the tokenizer adds by itself."""
-        found = await self._ask({"do": "encode", "directory": str(directory), "text": text})
+    async def encode(self, directory: Path, text: str, *, adds_special: bool = True) -> EncodedPrompt:
+        """``adds_special``: with the special tokens that the tokenizer adds by itself."""
+        request = {"do": "encode", "directory": str(directory), "text": text, "adds_special": adds_special}
+        found = await self._ask(request)
         return EncodedPrompt(tuple(found["tokens"]), str(found["text"]))
 
     async def encode_chat(self, directory: Path, messages: Sequence[ChatMessage]) -> EncodedPrompt:

@@ -104,6 +104,7 @@ def export(
     ] = None,
     server: ServerUrl = SERVER,
     key: Key = KEY,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Write your conversations as datums: a line of JSON for each answer.
@@ -116,12 +117,12 @@ def export(
       chockstone conversations export datums.jsonl
       chockstone conversations export --loss-fn cross_entropy --min-reward 0.5 > good.jsonl
     """
-    with reporting(as_json=False, debug=debug):
+    with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.client import connect
         from chockstone.cli.remote.serving.conversations import export_datums
 
         query = {"loss_fn": loss_fn, "after": after, "model": model, "min_reward": min_reward}
-        export_datums(connect(server, key), target, query)
+        export_datums(connect(server, key), target, query, as_json=as_json)
 
 
 @commands.command(epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True})

@@ -114,7 +114,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except httpx.HTTPError as error:
-        raise ConversationsRefused(f"the server did not answer: {error or type(error).__name__}") from error
+        raise ConversationsRefused(f"the server did not answer: {str(error) or type(error).__name__}") from error
 
 
 def _check(answer: httpx.Response) -> None:
@@ -126,6 +126,15 @@ def _check(answer: httpx.Response) -> None:
     except (ValueError, KeyError, TypeError):
         detail = answer.text[:300]
     raise ConversationsRefused(f"the server answered {answer.status_code}: {detail}")
+
+
+def _datum(found: dict[str, Any]) -> types.Datum:  # Any: plain JSON
+    tokens = [token for chunk in found["model_input"]["chunks"] for token in chunk["tokens"]]
+    inputs = {
+        name: types.TensorData(data=each["data"], dtype=each["dtype"], shape=each["shape"])
+        for name, each in found["loss_fn_inputs"].items()
+    }
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens), loss_fn_inputs=inputs)
 
 
 def _parse(line: str) -> ExportedDatum:
@@ -141,7 +150,7 @@ def _parse(line: str) -> ExportedDatum:
             temperature=found["temperature"],
             reward=found["reward"],
             is_corrected=found["corrected"],
-            datum=types.Datum.model_validate(found["datum"]),
+            datum=_datum(found["datum"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConversationsRefused(f"{line!r:.80} is no line of an export: {error}") from error

@@ -128,3 +128,12 @@ async def test_tools_and_options_reach_the_template(service: TokenizerService, m
 
     assert encoded.text == '[{"name": "add"}]!<tool_call>x'
     assert await service.tool_format(model) == "hermes"
+
+
+async def test_text_can_be_encoded_without_tokens_that_the_tokenizer_adds(
+    service: TokenizerService, model: Path
+) -> None:
+    plain = await service.encode(model, "a rope", adds_special=False)
+    decoded = await service.decode(model, plain.tokens, singles=[])
+
+    assert "".join(decoded.pieces) == "a rope"

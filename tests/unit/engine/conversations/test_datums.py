@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -8,6 +9,7 @@ import tinker
 
 from chockstone.engine.conversations.answers import Correction, Feedback, KeptConversation
 from chockstone.engine.conversations.datums import ConversationDatum, LossName, datums_of
+from chockstone.trainers import read_datums
 from support.engine.making import NOW
 from support.engine.stored_answers import PROMPT, stored_answer, stored_choice
 
@@ -16,9 +18,14 @@ def kept(feedback: Mapping[int, Feedback], **facts: object) -> KeptConversation:
     return KeptConversation(stored_answer(**facts), NOW, feedback, 4096)
 
 
+def of_sdk(found: ConversationDatum) -> tinker.Datum:
+    (read,) = read_datums([json.dumps(found.to_json())])
+    return read.datum
+
+
 def only(found: list[ConversationDatum]) -> dict[str, list[float]]:
     (one,) = found
-    datum = tinker.Datum.model_validate(one.datum)
+    datum = of_sdk(one)
     return {name: each.tolist() for name, each in datum.loss_fn_inputs.items()}
 
 
@@ -36,7 +43,7 @@ def test_a_datum_for_cross_entropy_has_weight_0_on_the_prompt() -> None:
     (found,) = datums_of(kept({}), "cross_entropy")
 
     assert only([found])["weights"] == [0.0, 0.0, 1.0, 1.0]
-    assert tinker.Datum.model_validate(found.datum).model_input.to_ints() == [5, 6, 7, 8]
+    assert of_sdk(found).model_input.to_ints() == [5, 6, 7, 8]
 
 
 def test_the_numbers_of_a_datum_are_those_that_were_sampled_bit_by_bit() -> None:
@@ -44,7 +51,7 @@ def test_the_numbers_of_a_datum_are_those_that_were_sampled_bit_by_bit() -> None
     conversation = kept({0: Feedback(1.0)}, choices=[stored_choice((7,) * 999, tuple(logprobs.tolist()))])
 
     (found,) = datums_of(conversation, "importance_sampling")
-    datum = tinker.Datum.model_validate(found.datum)
+    datum = of_sdk(found)
 
     exported = datum.loss_fn_inputs["logprobs"].to_numpy()
     assert exported.dtype == np.float32

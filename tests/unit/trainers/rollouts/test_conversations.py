@@ -54,7 +54,10 @@ def test_a_file_of_the_command_line_is_read(asked: Loopback, client: Conversatio
     client.reward(keep(asked), 1.0)
     asked.run("conversations", "export", tmp_path / "datums.jsonl")
 
-    assert read_datums(tmp_path / "datums.jsonl") == client.datums()
+    (written,), (asked_for,) = read_datums(tmp_path / "datums.jsonl"), client.datums()
+    assert (written.conversation_id, written.reward) == (asked_for.conversation_id, 1.0)
+    for name, each in asked_for.datum.loss_fn_inputs.items():
+        assert written.datum.loss_fn_inputs[name].tolist() == each.tolist()
 
 
 @pytest.mark.parametrize("line", ["", "[]", "{}", '{"conversation_id": 1}'])

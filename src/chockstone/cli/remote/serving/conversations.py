@@ -102,7 +102,13 @@ def show_conversation(server: Server, conversation_id: str, *, as_json: bool) ->
             print_line(f"  corrected to: {shorten(printable(told), _SHOWN)}")
 
 
-def export_datums(server: Server, target: Path | None, query: Mapping[str, Any]) -> None:  # Any: values of a query
+def export_datums(
+    server: Server,
+    target: Path | None,
+    query: Mapping[str, Any],  # Any: values of a query
+    *,
+    as_json: bool,
+) -> None:
     """Write the lines to a new file, or to standard output. Raises CommandFailed if the file is there."""
     path = f"conversations/datums?{urlencode({name: value for name, value in query.items() if value is not None})}"
     with server.open(path, seconds=LONG_SECONDS) as lines:
@@ -116,7 +122,11 @@ def export_datums(server: Server, target: Path | None, query: Mapping[str, Any])
         except FileExistsError:
             raise CommandFailed(f"{str(target)!r} is there already; name a new file") from None
     with target.open("rb") as file:
-        print_line(f"{format_count(sum(1 for _ in file), 'datum')} in {printable(str(target))}")
+        count = sum(1 for _ in file)
+    if as_json:
+        print_json({"server": server.url, "file": str(target), "datums": count})
+    else:
+        print_line(f"{format_count(count, 'datum')} in {printable(str(target))}")
 
 
 def reward_answer(

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import tinker
-
 from chockstone.engine.conversations.answers import new_conversation_id
+from chockstone.trainers import read_datums
 from support.cli.loopback import Loopback
 from support.engine.making import NOW
 from support.engine.stored_answers import stored_answer, stored_choice
@@ -50,9 +48,10 @@ def test_an_export_is_a_new_file_of_datums_or_goes_to_standard_output(asked: Loo
 
     assert asked.run("conversations", "export", target).stdout.startswith("1 datum in")
 
-    (line,) = [json.loads(line) for line in target.read_text().splitlines()]
-    assert line["conversation_id"] == rewarded
-    assert tinker.Datum.model_validate(line["datum"]).model_input.to_ints() == [5, 6, 7, 8]
+    (found,) = read_datums(target)
+    assert found.conversation_id == rewarded
+    assert found.datum.model_input.to_ints() == [5, 6, 7, 8]
+    assert asked.json("conversations", "export", tmp_path / "again.jsonl")["datums"] == 1
     assert "is there already" in asked.run("conversations", "export", target).stderr
     printed = asked.run("conversations", "export", "--loss-fn", "cross_entropy").stdout
     assert len(printed.splitlines()) == 2
