@@ -2,7 +2,7 @@
 
 - ``answers``: what is kept of one request, the rewards and corrections that its user attaches, and its id.
 - ``conversation_file``: the file of one conversation: its bytes, and what damage costs.
-- ``shelf``: the files of one owner.
+- ``owner_directory``: the files of one owner.
 - ``conversations``: keeps, lists, rewards, corrects and deletes the conversations of all owners.
 - ``datums``: conversations as data for a loss.
 

@@ -29,7 +29,7 @@ from chockstone.engine.conversations.answers import (
     order_of,
 )
 from chockstone.engine.conversations.conversation_file import ConversationDamaged, ConversationTooNew, decode, encode
-from chockstone.engine.conversations.shelf import Shelf, counted_bytes, directory_of
+from chockstone.engine.conversations.owner_directory import OwnerDirectory, counted_bytes, directory_of
 from chockstone.wire.failures import BadRequest, ServerFailure
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class Conversations:
     ) -> ConversationPage:
         """Newest first, those before an id. Damaged ones are left out."""
         await self._use(owner)
-        ids = (await self._in_thread(self._shelf(owner).ids))[::-1]
+        ids = (await self._in_thread(self._directory_of(owner).ids))[::-1]
         if before is not None:
             ids = [each for each in ids if order_of(each) < order_of(before)]
         found: list[KeptConversation] = []
@@ -175,7 +175,7 @@ class Conversations:
     ) -> AsyncIterator[KeptConversation]:
         """Oldest first, those after an id that were there at the call. Damaged ones are left out."""
         await self._use(owner)
-        ids = await self._in_thread(self._shelf(owner).ids)
+        ids = await self._in_thread(self._directory_of(owner).ids)
         if after is not None:
             ids = [each for each in ids if order_of(each) > order_of(after)]
         for start in range(0, len(ids), _READ_AT_ONCE):
@@ -236,18 +236,18 @@ class Conversations:
 
     def _write(self, answer: StoredAnswer, feedback: Mapping[int, Feedback], *, kept_at: datetime) -> int:
         content = encode(answer, feedback, kept_at=kept_at)
-        self._shelf(answer.owner).write(answer.conversation_id, content)
+        self._directory_of(answer.owner).write(answer.conversation_id, content)
         return counted_bytes(len(content))
 
     def _delete(self, owner: str, conversation_id: str) -> int | None:
-        return self._shelf(owner).delete(conversation_id) if is_conversation_id(conversation_id) else None
+        return self._directory_of(owner).delete(conversation_id) if is_conversation_id(conversation_id) else None
 
     def _read(self, owner: str, conversation_id: str) -> KeptConversation:
         """Raises ConversationMissing, ServerFailure."""
         if not is_conversation_id(conversation_id):
             raise ConversationMissing(conversation_id)
         try:
-            content = self._shelf(owner).read(conversation_id)
+            content = self._directory_of(owner).read(conversation_id)
             if content is None:
                 raise ConversationMissing(conversation_id)
             answer, kept_at, feedback = decode(content, owner=owner, conversation_id=conversation_id)
@@ -285,7 +285,7 @@ class Conversations:
         async with self._lock(owner):
             if (known := self._uses.get(owner)) is None:
                 try:
-                    count, size_bytes = await self._in_thread(self._shelf(owner).tidy)
+                    count, size_bytes = await self._in_thread(self._directory_of(owner).tidy)
                 except OSError as error:
                     log.error("conversations not counted owner=%s error=%s", owner, error)
                     raise ServerFailure(f"your conversations cannot be read: {_cause(error)}") from error
@@ -300,8 +300,8 @@ class Conversations:
             return self._reserve_bytes  # the write says what is wrong
         return found.f_bavail * found.f_frsize
 
-    def _shelf(self, owner: str) -> Shelf:
-        return Shelf(directory_of(self._directory, owner), synced=self._synced)
+    def _directory_of(self, owner: str) -> OwnerDirectory:
+        return OwnerDirectory(directory_of(self._directory, owner), synced=self._synced)
 
     def _lock(self, owner: str) -> asyncio.Lock:
         return self._locks.setdefault(owner, asyncio.Lock())

@@ -17,7 +17,7 @@ from chockstone.engine.conversations import (
     Correction,
     Feedback,
 )
-from chockstone.engine.conversations.shelf import Shelf
+from chockstone.engine.conversations.owner_directory import OwnerDirectory
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.engine.making import NOW
 from support.engine.stored_answers import stored_answer, stored_choice
@@ -234,7 +234,7 @@ async def test_an_answer_that_cannot_be_written_is_no_kept_answer(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
 
-    monkeypatch.setattr(Shelf, "write", fail)
+    monkeypatch.setattr(OwnerDirectory, "write", fail)
 
     with pytest.raises(ServerFailure, match="could not be kept: No space left on device") as caught:
         await conversations.keep(stored_answer())

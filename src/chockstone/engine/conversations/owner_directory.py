@@ -1,4 +1,4 @@
-"""The shelf: the conversations of one owner, a file each, in a directory of their own.
+"""The directory of one owner: a file for each conversation.
 
 A file for each conversation, and not one for all or a table of the catalog: a deletion is then the deletion of a file,
 which leaves no copy in a log, a free page or a backup of the catalog; the bytes of an owner are those of a directory;
@@ -32,7 +32,7 @@ def directory_of(directory: Path, owner: str) -> Path:
     return directory / hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()
 
 
-class Shelf:
+class OwnerDirectory:
     """Every method reads or writes the disk: call it in a thread. All raise OSError."""
 
     def __init__(self, directory: Path, *, synced: bool) -> None:
