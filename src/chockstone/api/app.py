@@ -34,16 +34,14 @@ from chockstone.api.operations import (
     keys,
     metric_facts,
     metrics,
-    policies,
     recoveries,
     replicas,
     run_metrics,
     server,
-    storage,
-    trash,
 )
 from chockstone.api.operations import runs as all_runs
 from chockstone.api.operations import samplers as all_samplers
+from chockstone.api.operations.disk import policies, storage, trash
 from chockstone.api.requests.failed_requests import FailedRequests
 from chockstone.api.requests.request_context import RequestContext
 from chockstone.api.tinker import (

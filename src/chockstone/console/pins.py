@@ -10,7 +10,7 @@ from collections.abc import Set
 from typing import Any
 
 from chockstone.api.context import Context
-from chockstone.api.operations.policies import remove_policy, set_policy
+from chockstone.api.operations.disk.policies import remove_policy, set_policy
 from chockstone.api.users import Caller
 from chockstone.catalog import CheckpointRow
 from chockstone.engine.storage.policies import QUOTA_CEILING, to_json

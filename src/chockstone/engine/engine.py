@@ -100,19 +100,13 @@ class Engine:
         self.timings = RecentTimings()  # of operations by run, and of samples by sampling session
         self.audit, self.usage = AuditLog(catalog, now=now), UsageMeter(catalog, now=now)
         self.history = StepHistory(data / HISTORIES)
-        self.conversations = Conversations(
-            data / CONVERSATIONS,
-            quota_bytes=rules.conversation_quota_bytes,
-            reserve_bytes=rules.reserve_bytes,
-            synced=durability.journal == "synced",
-            now=now,
-        )
+        self.conversations = _conversations(data, rules, durability, now)
         self.token_rates = TokenRates(monotonic=time.monotonic)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self._writer = _journal_writer(durability, instruments)
-        suspects, anonymous = CrashSuspects(), AnonymousSamplers(limits, monotonic=time.monotonic)
+        suspects, routing = CrashSuspects(), RoutingRecords()
+        anonymous = AnonymousSamplers(limits, monotonic=time.monotonic)
         self._sample_usage = SampleUsage(self.usage, data / SAMPLE_JOURNAL, self._writer)
-        routing = RoutingRecords()
         self.sampling = Sampling(
             *(workers, self.futures, limits, self._sample_usage.journal, suspects),
             recover_weights=self._recover_weights,
@@ -135,10 +129,8 @@ class Engine:
         )
         self.policies, self.verifier, self.checkpoints = kept.policies, kept.verifier, kept.checkpoints
         self.sweeper, self.scrub = kept.sweeper, kept.scrub
-        self._saving = Saving(
-            *(workers, catalog, storage, self.checkpoints, kept.quotas, rules, self.usage, self.audit, instruments),
-            now=now,
-        )
+        parts = (workers, catalog, storage, self.checkpoints, kept.quotas, rules, self.usage, self.audit, instruments)
+        self._saving = Saving(*parts, now=now)
         self.imports = self._make_imports(WeightUploads(data / UPLOADS), kept, trusts_ages)
         self._core = RunCore(
             workers=workers,
@@ -492,3 +484,15 @@ def _journal_writer(durability: Durability, instruments: Instruments) -> Journal
     if durability.journal == "off":
         return None
     return JournalWriter(synced=durability.journal == "synced", instruments=instruments)
+
+
+def _conversations(
+    data: Path, rules: StorageRules, durability: Durability, now: Callable[[], datetime]
+) -> Conversations:
+    return Conversations(
+        data / CONVERSATIONS,
+        quota_bytes=rules.conversation_quota_bytes,
+        reserve_bytes=rules.reserve_bytes,
+        synced=durability.journal == "synced",
+        now=now,
+    )

@@ -85,10 +85,9 @@ from chockstone.checkpoints import Admission, SavedCheckpoint
 from chockstone.sampling.constrained.guide import Grammar
 from chockstone.sampling.model import SampledModel
 from chockstone.telemetry import tracing
-from chockstone.wire.codecs.pass_request import decode_pass
+from chockstone.wire.codecs.pass_request import decode_routed_pass
 from chockstone.wire.codecs.pass_result import encode_pass_result
-from chockstone.wire.codecs.passes import Pass
-from chockstone.wire.codecs.routing import digest_tokens, encode_routing, split_records
+from chockstone.wire.codecs.routing import digest_tokens, encode_routing
 from chockstone.wire.codecs.sample_request import decode_sample, limit_context
 from chockstone.wire.codecs.sample_result import encode_sample_result
 from chockstone.wire.failures import BadRequest, Failure, RequestError, ServerFailure
@@ -317,7 +316,7 @@ class WorkerService:
         return EmptyReply()
 
     def _forward_backward(self, call: ForwardBackwardCall) -> Work[PassReply]:
-        request = _decode_pass(call)
+        request = decode_routed_pass(call.body, routing_bytes=call.routing_bytes)
         fitted = yield from apply_fitting(
             self._run(call.run_id),
             request,
@@ -516,9 +515,3 @@ class WorkerService:
             weights = read_weights(loading.result(), self._bases[base_model], self._sampled[base_model])
             self._weights_cache.put(archive, weights, is_durable=True)
         return weights
-
-
-def _decode_pass(call: ForwardBackwardCall) -> Pass:
-    end = len(call.body) - call.routing_bytes
-    request = decode_pass(call.body[:end])
-    return replace(request, routing=tuple(split_records(call.body[end:])))

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from chockstone.api.context import Context, ContextDep
-from chockstone.api.operations.trash import undelete
+from chockstone.api.operations.disk.trash import undelete
 from chockstone.api.tinker import checkpoints as api
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import CheckpointRow, RowMissing

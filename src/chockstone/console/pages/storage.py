@@ -12,9 +12,9 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import ValidationError
 
 from chockstone.api.context import Context, ContextDep
-from chockstone.api.operations import policies as policies_api
-from chockstone.api.operations import storage as storage_api
-from chockstone.api.operations import trash as trash_api
+from chockstone.api.operations.disk import policies as policies_api
+from chockstone.api.operations.disk import storage as storage_api
+from chockstone.api.operations.disk import trash as trash_api
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import RowMissing
 from chockstone.console.formatting import duration, size

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from chockstone.wire.codecs.json_values import (
 )
 from chockstone.wire.codecs.passes import Array, Datum, Pass
 from chockstone.wire.codecs.protobuf import parse
+from chockstone.wire.codecs.routing import split_records
 from chockstone.wire.failures import BadRequest
 from chockstone.wire.paths import check_run_id
 
@@ -94,6 +95,12 @@ def decode_pass(body: bytes, *, spread_limit_bytes: int = MAX_SPREAD_BYTES) -> P
         options=_read_options(message),
         forward_only=message.forward_only,
     )
+
+
+def decode_routed_pass(body: bytes, *, routing_bytes: int) -> Pass:
+    """A pass whose last ``routing_bytes`` bytes are the routing records of its datums."""
+    end = len(body) - routing_bytes
+    return replace(decode_pass(body[:end]), routing=tuple(split_records(body[end:])))
 
 
 def pass_from_json(value: object) -> bytes:

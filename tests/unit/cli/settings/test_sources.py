@@ -83,7 +83,7 @@ def test_every_setting_can_come_from_each_source(tmp_path: Path) -> None:
     assert (from_file.admins, from_file.public_url) == ({"alice", "bob"}, "https://models.example.com")
     hours, gib = 17 * 3600.0, 17 * 2**30
     assert from_file.storage == StorageSettings(
-        17, 17, ("loss", "max", 17), hours, gib, gib, 17, hours, hours, scrub_rate=17, scrub_interval=hours
+        17, 17, ("loss", "max", 17), hours, gib, gib, 17, 17, hours, hours, scrub_rate=17, scrub_interval=hours
     )
     assert from_file.traces == TraceSettings("http://collector:4318", 0.17)
     assert from_file.recovery == RecoverySettings("synced", "continue", 17, hours, hours, hours, hours)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import HTTPException, Response
 
 from chockstone.api.context import Context, ContextDep
-from chockstone.api.operations.storage import describe
+from chockstone.api.operations.disk.storage import describe
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import JsonObject, RowMissing
