@@ -99,8 +99,7 @@ class Engine:
         self.futures = Futures(now=time.monotonic, on_failure=self.failures.record)
         self.timings = RecentTimings()  # of operations by run, and of samples by sampling session
         self.audit, self.usage = AuditLog(catalog, now=now), UsageMeter(catalog, now=now)
-        self.history = StepHistory(data / HISTORIES)
-        self.conversations = _conversations(data, rules, durability, now)
+        self.history, self.conversations = StepHistory(data / HISTORIES), _conversations(data, rules, durability, now)
         self.token_rates = TokenRates(monotonic=time.monotonic)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self._writer = _journal_writer(durability, instruments)
@@ -480,12 +479,6 @@ class Engine:
                 await self.verifier.found_bad(row, error)
 
 
-def _journal_writer(durability: Durability, instruments: Instruments) -> JournalWriter | None:
-    if durability.journal == "off":
-        return None
-    return JournalWriter(synced=durability.journal == "synced", instruments=instruments)
-
-
 def _conversations(
     data: Path, rules: StorageRules, durability: Durability, now: Callable[[], datetime]
 ) -> Conversations:
@@ -496,3 +489,9 @@ def _conversations(
         synced=durability.journal == "synced",
         now=now,
     )
+
+
+def _journal_writer(durability: Durability, instruments: Instruments) -> JournalWriter | None:
+    if durability.journal == "off":
+        return None
+    return JournalWriter(synced=durability.journal == "synced", instruments=instruments)

@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
@@ -16,6 +17,7 @@ import orjson
 from chockstone.api.anthropic.message_request import MessageRequest
 from chockstone.api.chat.generation import Delta, Finish, TextGeneration
 from chockstone.api.chat.tool_calls import ToolCall
+from chockstone.engine.conversations.answers import new_conversation_id
 
 Json = dict[str, Any]  # Any: plain JSON
 PING: Final[Json] = {"type": "ping"}
@@ -119,10 +121,11 @@ def tool_use(call: ToolCall) -> Json | None:
 class MessageAnswer:
     """One message, while it is written."""
 
-    def __init__(self, asked: MessageRequest, generation: TextGeneration) -> None:
+    def __init__(self, asked: MessageRequest, generation: TextGeneration, *, message_id: str | None = None) -> None:
+        """``message_id`` None: a new one."""
         self._asked = asked
         self._generation = generation
-        self._message_id = f"msg_{secrets.token_hex(12)}"
+        self._message_id = message_id or new_conversation_id("msg_", datetime.now(UTC))
         self._blocks = AnswerBlocks()
 
     def beginning(self) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import orjson
@@ -21,11 +22,13 @@ from chockstone.api.chat.chat_service import ChatDep
 from chockstone.api.chat.connected import while_connected
 from chockstone.api.chat.generation import Delta, TextGeneration
 from chockstone.api.chat.request_fields import RequestFields, parse_fields
+from chockstone.api.chat.storing import StoredRequest
 from chockstone.api.chat.streamed_answer import StreamedAnswer
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
 from chockstone.api.vendors.error_shapes import error_body
 from chockstone.api.vendors.paths import Vendor
+from chockstone.engine.conversations.answers import new_conversation_id
 from chockstone.wire.failures import BadRequest, RequestError
 
 log = logging.getLogger(__name__)
@@ -44,8 +47,19 @@ async def create_message(request: Request, chat: ChatDep, caller: CallerDep) -> 
     """The model writes the next message, or calls tools. With `stream`, server-sent events."""
     asked = await _read(request, read_message_request)
     model = await chat.find_model(caller, asked.model)
-    generation = await while_connected(request, chat.start(model, asked.conversation, asked.parameters))
-    answer = MessageAnswer(asked, generation)
+    message_id = new_conversation_id("msg_", datetime.now(UTC))
+    stored = StoredRequest(
+        store=None,  # the API has no field for it
+        answer_id=message_id,
+        api="messages",
+        parameters=asked.parameters,
+        messages=asked.conversation.messages,
+        tools=asked.conversation.tools,
+    )
+    before_end = await chat.choose_storing(caller, model, stored)
+    start = chat.start(model, asked.conversation, asked.parameters, before_end=before_end)
+    generation = await while_connected(request, start)
+    answer = MessageAnswer(asked, generation, message_id=message_id)
     if asked.is_stream:
         return StreamedAnswer(generation, stream_events(answer, generation))
     try:

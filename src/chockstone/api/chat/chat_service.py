@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final
 import orjson
 from fastapi import Depends, Request
 
-from chockstone.api.chat.generation import Reading, TextGeneration
+from chockstone.api.chat.generation import BeforeEnd, Reading, TextGeneration
 from chockstone.api.chat.orders import Conversation, GenerationParameters, NamedTool, PlainPrompt, Prompt, TokenPrompt
 from chockstone.api.chat.served_model import ListedModel, NamedModel, ServedModels
+from chockstone.api.chat.storing import StoredRequest, choose_storing
 from chockstone.api.chat.tool_calls import forced_beginning
 from chockstone.api.context import Context
 from chockstone.api.tokenizers.tokenizer_process import MAX_PROMPT_CHARACTERS
@@ -50,8 +51,21 @@ class ChatService:
         """Of the prompt, as ``start`` would send it to the model."""
         return len((await self._encode(model, prompt)).tokens)
 
-    async def start(self, model: NamedModel, prompt: Prompt, parameters: GenerationParameters) -> TextGeneration:
+    async def choose_storing(self, caller: Caller, model: NamedModel, request: StoredRequest) -> BeforeEnd | None:
+        """What keeps the conversation, for ``start``; None: nothing does. Raises ConversationsFull."""
+        return await choose_storing(self._context.engine.conversations, caller, model, request)
+
+    async def start(
+        self,
+        model: NamedModel,
+        prompt: Prompt,
+        parameters: GenerationParameters,
+        *,
+        before_end: BeforeEnd | None = None,
+    ) -> TextGeneration:
         """Returns when the first tokens are there: what refuses the request raises before an answer begins.
+
+        ``before_end`` is awaited before the last delta is given.
 
         Raises BadRequest, Busy, Stalled and ServerFailure. The caller closes the generation.
         """
@@ -76,6 +90,7 @@ class ChatService:
             prompt_tokens=encoded.tokens,
             choices=parameters.choices,
             waits_for_end=parameters.alternatives > 0,
+            before_end=before_end,
         )
         try:
             await generation.begin()

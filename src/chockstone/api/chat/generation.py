@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
@@ -101,14 +101,20 @@ class TextGeneration:
         prompt_tokens: tuple[int, ...],
         choices: int,
         waits_for_end: bool = False,
+        before_end: BeforeEnd | None = None,
     ) -> None:
-        """``waits_for_end``: alternatives of the tokens are wanted, which only the result of the sample has."""
+        """``waits_for_end``: alternatives of the tokens are wanted, which only the result of the sample has.
+
+        ``before_end`` is awaited when all has come, before the reader gets the last delta. What it raises, the reader
+        gets instead.
+        """
         self.prompt_tokens = prompt_tokens
         self.cached_tokens: int | None = None  # of the prompt, which were not computed again; known at the end
         self.choices = tuple(GeneratedChoice() for _ in range(choices))
         self._stream = stream
         self._readers = [_ChoiceReader(number, reading) for number in range(choices)]
         self._waits_for_end = waits_for_end
+        self._before_end = before_end
         self._ready: deque[Delta] = deque()
 
     @property
@@ -144,6 +150,8 @@ class TextGeneration:
         if self.is_finished and not self._ready:
             await self._end()  # the last delta comes when the sample is on record
         self.choices[delta.choice].add(delta)
+        if self.is_finished and not self._ready and self._before_end is not None:
+            await self._before_end(self)
         return delta
 
     async def aclose(self) -> None:
@@ -188,6 +196,9 @@ class TextGeneration:
         result = self._stream.result
         assert result is not None, "the stream has ended"
         return await asyncio.to_thread(_read_alternatives, result.body)
+
+
+BeforeEnd = Callable[[TextGeneration], Awaitable[None]]
 
 
 class _ChoiceReader:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
-import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from chockstone.api.chat.generation import TextGeneration
 from chockstone.api.chat.served_model import NamedModel
+from chockstone.engine.conversations.answers import new_conversation_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,9 @@ class AnswerHead:
     @classmethod
     def make(cls, prefix: str, model: NamedModel) -> AnswerHead:
         seal = model.source.seal
-        return cls(prefix + uuid.uuid4().hex, model.name, int(time.time()), None if seal is None else f"fp_{seal[:16]}")
+        now = datetime.now(UTC)
+        fingerprint = None if seal is None else f"fp_{seal[:16]}"
+        return cls(new_conversation_id(prefix, now), model.name, int(now.timestamp()), fingerprint)
 
     def call_id(self, choice: int, place: int) -> str:
         """Of a call of a tool: the same whenever it is asked for."""

@@ -12,7 +12,7 @@ from fastapi import Request, Response
 
 from chockstone.api.bodies import off_loop, read_body
 from chockstone.api.chat.chat_service import ChatService
-from chockstone.api.chat.generation import Delta, TextGeneration
+from chockstone.api.chat.generation import BeforeEnd, Delta, TextGeneration
 from chockstone.api.chat.orders import GenerationParameters, Prompt
 from chockstone.api.chat.request_fields import RequestFields, parse_fields
 from chockstone.api.chat.served_model import NamedModel
@@ -33,12 +33,17 @@ async def read_request(request: Request, read: Callable[[RequestFields], T]) -> 
 
 
 async def generate_all(
-    chat: ChatService, model: NamedModel, prompts: tuple[Prompt, ...], parameters: GenerationParameters
+    chat: ChatService,
+    model: NamedModel,
+    prompts: tuple[Prompt, ...],
+    parameters: GenerationParameters,
+    *,
+    before_end: BeforeEnd | None = None,
 ) -> list[TextGeneration]:
-    """To the end. If one fails, the others are cancelled."""
+    """To the end. If one fails, the others are cancelled. ``before_end``: of each."""
 
     async def generate(prompt: Prompt) -> TextGeneration:
-        generation = await chat.start(model, prompt, parameters)
+        generation = await chat.start(model, prompt, parameters, before_end=before_end)
         async with aclosing(generation):
             await generation.finish()
         return generation

@@ -65,6 +65,13 @@ def read_metadata(fields: RequestFields) -> Mapping[str, str]:
     return found
 
 
+def read_store(fields: RequestFields) -> bool | None:
+    """None: the request says nothing."""
+    if (value := fields.take("store")) is not None and not isinstance(value, bool):
+        raise fields.refusal("store", "must be true or false")
+    return value
+
+
 def refuse_penalties(fields: RequestFields) -> None:
     for name in ("frequency_penalty", "presence_penalty"):
         fields.refuse(name, _UNSUPPORTED, neutral=(0, 0.0))

@@ -21,6 +21,7 @@ _SAMPLING: Final[Schema] = {
     "stream_options": {"type": "object", "properties": {"include_usage": _FLAG}},
     "return_token_ids": _FLAG,
     "metadata": {"type": "object", "additionalProperties": _TEXT},
+    "store": {"type": "boolean", "description": "keep the conversation, to train on it"},
     "user": _TEXT,
 }
 _FUNCTION: Final[Schema] = {
@@ -94,7 +95,7 @@ RESPONSE_REQUEST: Final[Schema] = {
     "type": "object",
     "required": ["model", "input"],
     "properties": {
-        **{name: _SAMPLING[name] for name in ("model", "temperature", "top_p", "stream", "metadata", "user")},
+        **{name: _SAMPLING[name] for name in ("model", "temperature", "top_p", "stream", "metadata", "store", "user")},
         "input": {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": {"type": "object"}}]},
         "instructions": _TEXT,
         "max_output_tokens": _COUNT,

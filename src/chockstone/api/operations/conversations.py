@@ -11,9 +11,13 @@ import orjson
 from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
+from chockstone.api.chat.chat_service import ChatDep, ChatService
+from chockstone.api.chat.corrections import encode_correction
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.routes import Routes
+from chockstone.api.tokenizers.tokenizer_service import TokenizerBusy, TokenizerFailed
 from chockstone.api.users import Caller, CallerDep
+from chockstone.engine.config import Busy
 from chockstone.engine.conversations import ConversationMissing, Correction, KeptConversation
 from chockstone.engine.conversations.answers import is_conversation_id
 from chockstone.engine.conversations.datums import LossName, datums_of
@@ -111,16 +115,19 @@ async def put_reward(
 
 @routes.put("/{conversation_id}/correction", summary="Attach a correction to an answer")
 async def put_correction(
-    conversation_id: ConversationId, request: CorrectionRequest, context: ContextDep, caller: CallerDep
+    conversation_id: ConversationId, request: CorrectionRequest, context: ContextDep, chat: ChatDep, caller: CallerDep
 ) -> ConversationEntry:
-    """Attach what the answer should have been, in place of an earlier correction. Durable once this is answered."""
+    """Attach what the answer should have been, in place of an earlier correction. Durable once this is answered.
+
+    A text is encoded by the model's tokenizer. The special token that ended the sampled answer follows it.
+    """
     context.refuse_when_stopping()
-    if request.tokens is None:
-        raise BadRequest("this server takes corrections as tokens only; send tokens")
-    corrected = await context.engine.conversations.correct(
-        caller.user_id, conversation_id, Correction(request.tokens), choice=request.choice
-    )
-    return _entry(corrected)
+    kept, owner = context.engine.conversations, caller.user_id
+    if request.tokens is not None:
+        correction = Correction(request.tokens)
+    else:
+        correction = await _encoded(context, chat, await kept.get(owner, conversation_id), request)
+    return _entry(await kept.correct(owner, conversation_id, correction, choice=request.choice))
 
 
 @routes.delete("/{conversation_id}/correction", summary="Remove the correction of an answer")
@@ -142,6 +149,20 @@ async def delete_conversation(conversation_id: ConversationId, context: ContextD
     await context.engine.conversations.delete(caller.user_id, conversation_id)
     details = {"by": caller.user_id, "conversation_id": conversation_id}
     context.engine.audit("conversation_deleted", owner=caller.user_id, details=details)
+
+
+async def _encoded(
+    context: Context, chat: ChatService, conversation: KeptConversation, request: CorrectionRequest
+) -> Correction:
+    answer, text = conversation.answer, request.text or ""
+    sampled = answer.choices[conversation.choose(request.choice)].tokens
+    directory = context.model(answer.base_model).directory
+    try:
+        return Correction(await encode_correction(chat.tokenizers, directory, text, sampled=sampled), text)
+    except TokenizerBusy as error:
+        raise Busy(str(error)) from None
+    except TokenizerFailed as error:
+        raise BadRequest(str(error)) from None
 
 
 async def _lines(

@@ -108,6 +108,9 @@ class Conversations:
 
     async def keep(self, answer: StoredAnswer) -> str:
         """Keep it; it is durable on return. Returns its id. Raises ServerFailure when it cannot be written."""
+        return await asyncio.shield(self._keep(answer))  # what is written is counted, also when the caller leaves
+
+    async def _keep(self, answer: StoredAnswer) -> str:
         kept_at = self._now()
         await self._use(answer.owner)
         try:

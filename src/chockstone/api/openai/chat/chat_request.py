@@ -14,6 +14,7 @@ from chockstone.api.openai.sampling_fields import (
     read_labels,
     read_metadata,
     read_parameters,
+    read_store,
     read_stream,
     read_top_logprobs,
     refuse,
@@ -31,6 +32,7 @@ class ChatRequest:
     has_logprobs: bool
     has_token_ids: bool
     metadata: Mapping[str, str]
+    store: bool | None  # None: the request says nothing
 
 
 def read_chat_request(fields: RequestFields) -> ChatRequest:
@@ -61,12 +63,13 @@ def read_chat_request(fields: RequestFields) -> ChatRequest:
         has_logprobs=has_logprobs,
         has_token_ids=fields.flag("return_token_ids"),  # vLLM's
         metadata=read_metadata(fields),
+        store=read_store(fields),
     )
     _read_response_format(fields)
     refuse_penalties(fields)
     read_labels(fields)
     refuse(fields, "audio", "function_call", "functions", "prediction", "reasoning_effort", "web_search_options")
-    refuse(fields, modalities=["text"], verbosity="medium", store=False)
+    refuse(fields, modalities=["text"], verbosity="medium")
     fields.finish()
     return request
 

@@ -15,6 +15,7 @@ from chockstone.api.openai.sampling_fields import (
     read_labels,
     read_metadata,
     read_parameters,
+    read_store,
     read_stream,
     refuse,
     refuse_penalties,
@@ -34,6 +35,7 @@ class CompletionRequest:
     has_logprobs: bool
     has_token_ids: bool
     metadata: Mapping[str, str]
+    store: bool | None  # None: the request says nothing
 
 
 def read_completion_request(fields: RequestFields) -> CompletionRequest:
@@ -60,11 +62,14 @@ def read_completion_request(fields: RequestFields) -> CompletionRequest:
         has_logprobs=logprobs is not None,
         has_token_ids=fields.flag("return_token_ids"),  # vLLM's
         metadata=read_metadata(fields),
+        store=read_store(fields),
     )
+    if request.store and len(prompts) > 1:
+        raise fields.refusal("store", "is for one prompt; send one at a time")
     fields.refuse("best_of", "is not supported unless it is n", neutral=(choices,))
     refuse_penalties(fields)
     read_labels(fields)
-    refuse(fields, echo=False, suffix="", store=False)
+    refuse(fields, echo=False, suffix="")
     fields.finish()
     return request
 

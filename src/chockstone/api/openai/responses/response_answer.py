@@ -151,7 +151,7 @@ class ResponseAnswer:
             "output": list(self._output),
             "parallel_tool_calls": not request.conversation.single_call,
             "previous_response_id": None,
-            "store": False,
+            "store": bool(request.store),
             "temperature": parameters.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": request.tool_choice,

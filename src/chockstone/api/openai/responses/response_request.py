@@ -14,6 +14,7 @@ from chockstone.api.openai.sampling_fields import (
     read_labels,
     read_metadata,
     read_parameters,
+    read_store,
     read_top_logprobs,
     refuse,
 )
@@ -30,6 +31,7 @@ class ResponseRequest:
     is_streamed: bool
     has_logprobs: bool
     metadata: Mapping[str, str]
+    store: bool | None  # None: the request says nothing
     tool_choice: Any  # Any: plain JSON, as the client sent it
 
 
@@ -59,12 +61,13 @@ def read_response_request(fields: RequestFields) -> ResponseRequest:
         is_streamed=fields.flag("stream"),
         has_logprobs=has_logprobs,
         metadata=read_metadata(fields),
+        store=read_store(fields),
         tool_choice=fields.take("tool_choice") or "auto",
     )
     _read_text(fields)
     read_labels(fields)
     refuse(fields, "conversation", "max_tool_calls", "previous_response_id", "prompt", "stream_options")
-    refuse(fields, background=False, reasoning={}, store=False, truncation="disabled")
+    refuse(fields, background=False, reasoning={}, truncation="disabled")
     fields.finish()
     return request
 

@@ -9,6 +9,7 @@ from fastapi import Request, Response
 from chockstone.api.chat.chat_service import ChatDep
 from chockstone.api.chat.connected import while_connected
 from chockstone.api.chat.generation import TextGeneration
+from chockstone.api.chat.storing import StoredRequest
 from chockstone.api.chat.streamed_answer import StreamedAnswer
 from chockstone.api.openai.answer_head import AnswerHead
 from chockstone.api.openai.answering import generate_all, read_request, whole_answer
@@ -29,12 +30,26 @@ async def create_response(request: Request, chat: ChatDep, caller: CallerDep) ->
     asked = await read_request(request, read_response_request)
     model = await chat.find_model(caller, asked.model)
     head = AnswerHead.make("resp_", model)
+    before_end = await chat.choose_storing(
+        caller,
+        model,
+        StoredRequest(
+            store=asked.store,
+            answer_id=head.answer_id,
+            api="responses",
+            parameters=asked.parameters,
+            messages=asked.conversation.messages,
+            tools=asked.conversation.tools,
+            metadata=asked.metadata,
+        ),
+    )
     if not asked.is_streamed:
-        work = generate_all(chat, model, (asked.conversation,), asked.parameters)
+        work = generate_all(chat, model, (asked.conversation,), asked.parameters, before_end=before_end)
         [generation] = await while_connected(request, work)
         answer = ResponseAnswer(head, asked, generation)
         return await whole_answer(answer.whole, tokens=generation.completion_tokens)
-    generation = await while_connected(request, chat.start(model, asked.conversation, asked.parameters))
+    start = chat.start(model, asked.conversation, asked.parameters, before_end=before_end)
+    generation = await while_connected(request, start)
     return StreamedAnswer(generation, _events(generation, ResponseAnswer(head, asked, generation)))
 
 
