@@ -29,9 +29,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from chockstone.cli.models.making import make_model
 
-RUNS, SEQUENCES, LENGTH = 4, 4, 64  # runs, sequences of each, tokens of each sequence
+RUNS = 4
+SHAPES = ((4, 64), (3, 37), (1, 16))  # sequences of each run, and tokens of each sequence
 MODELS = {"1M": 1_000_000, "125M": 125_000_000}
-TILE = SEQUENCES * LENGTH  # rows: the pass of one run, which is then one tile
+TILE = 64  # rows of a product
 
 
 def main() -> int:
@@ -40,7 +41,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: %(default)s")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    print(f"{RUNS} runs × {SEQUENCES} sequences × {LENGTH} tokens, {chosen.threads} threads, torch {torch.__version__}")
+    print(f"{RUNS} runs, {chosen.threads} threads, torch {torch.__version__}")
     with tempfile.TemporaryDirectory() as directory:
         for name, parameters in MODELS.items():
             if chosen.quick and name != "1M":
@@ -48,14 +49,16 @@ def main() -> int:
             made = make_model(Path(directory) / name, architecture="qwen3", parameters=parameters)
             model = AutoModelForCausalLM.from_pretrained(made.directory, dtype=torch.float32)
             model.requires_grad_(requires_grad=False)
-            report(name, model, repeats=2 if chosen.quick else 7)
+            for shape in SHAPES:
+                report(name, model, shape, repeats=2 if chosen.quick else 5)
     return 0
 
 
-def report(name: str, model: PreTrainedModel, *, repeats: int) -> None:
-    tokens = torch.randint(0, model.config.vocab_size, (RUNS * SEQUENCES, LENGTH))
-    alone = [tokens[run * SEQUENCES : (run + 1) * SEQUENCES] for run in range(RUNS)]
-    print(f"\n{name}: gain")
+def report(name: str, model: PreTrainedModel, shape: tuple[int, int], *, repeats: int) -> None:
+    sequences, length = shape
+    tokens = torch.randint(0, model.config.vocab_size, (RUNS * sequences, length))
+    alone = [tokens[run * sequences : (run + 1) * sequences] for run in range(RUNS)]
+    print(f"\n{name}, {sequences} × {length} tokens of each run: gain")
     times = measure(
         {
             "one after another": lambda: [passed(model, one) for one in alone],
@@ -64,16 +67,16 @@ def report(name: str, model: PreTrainedModel, *, repeats: int) -> None:
         repeats=repeats,
     )
     show(times)
-    print(f"\n{name}: bits of the first run, alone and together")
-    print_equality("whole model", passed(model, alone[0]), passed(model, tokens), rows=SEQUENCES)
-    for operation, function in operations(model).items():
+    print("bits of the first run, alone and together")
+    print_equality("whole model", passed(model, alone[0]), passed(model, tokens), rows=sequences)
+    for operation, function in operations(model, shape).items():
         batch = function.__defaults__[0] if function.__defaults__ else None
         assert isinstance(batch, torch.Tensor), "each operation has its input"
         rows = len(batch) // RUNS
         print_equality(operation, [function(batch[:rows].clone())], [function(batch)], rows=rows)
-    print(f"\n{name}: products in tiles of {TILE} rows")
+    print(f"products in tiles of {TILE} rows")
     with tiled(model):
-        print_equality("whole model", passed(model, alone[0]), passed(model, tokens), rows=SEQUENCES)
+        print_equality("whole model", passed(model, alone[0]), passed(model, tokens), rows=sequences)
         tiles = measure({"together, tiles": lambda: passed(model, tokens)}, repeats=repeats)
     show(times | tiles)
 
@@ -88,13 +91,14 @@ def passed(model: PreTrainedModel, tokens: torch.Tensor) -> list[torch.Tensor]:
     return [logprobs.detach().view(len(tokens), -1), embedded.grad]
 
 
-def operations(model: PreTrainedModel) -> dict[str, Callable[..., torch.Tensor]]:
+def operations(model: PreTrainedModel, shape: tuple[int, int]) -> dict[str, Callable[..., torch.Tensor]]:
     """Each with the input of all runs as its default argument, one row per token."""
     config = model.config
     torch.manual_seed(0)
-    rows, heads = RUNS * TILE, config.num_attention_heads
+    sequences, length = shape
+    rows, heads = RUNS * sequences * length, config.num_attention_heads
     hidden, wide = torch.randn(rows, config.hidden_size), torch.randn(rows, config.intermediate_size)
-    queries = torch.randn(RUNS * SEQUENCES, heads, LENGTH, config.hidden_size // heads)
+    queries = torch.randn(RUNS * sequences, heads, length, config.hidden_size // heads)
     up, down = model.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.down_proj.weight
     head = model.lm_head.weight
     return {
@@ -128,8 +132,9 @@ class TiledProduct:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        made = [F.linear(tile, self._weight, self._bias) for tile in flat.split(TILE)]
-        return torch.cat(made).view(*x.shape[:-1], -1)
+        padded = F.pad(flat, (0, 0, 0, -len(flat) % TILE))
+        made = torch.cat([F.linear(tile, self._weight, self._bias) for tile in padded.split(TILE)])
+        return made[: len(flat)].view(*x.shape[:-1], -1)
 
 
 def measure(turns: dict[str, Callable[[], object]], *, repeats: int) -> dict[str, tuple[float, float]]:

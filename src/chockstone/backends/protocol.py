@@ -267,8 +267,9 @@ class Workers(Protocol):
     def environment(self) -> Mapping[str, Any]:
         """Plain JSON: everything besides the operations that the bits of a result depend on.
 
-        Its keys are arithmetic (a version; absent before version 2), processes, device, dtype, base_precision, threads,
-        torch, tokens_per_micro_batch, cpu, and models (a digest by name). Empty before a worker is ready.
+        Its keys are arithmetic and decoding (versions; absent before version 2), processes, device, dtype,
+        base_precision, threads, torch, tokens_per_micro_batch, cpu, and models (a digest by name). Empty before a
+        worker is ready.
         """
 
     async def ready(self) -> None:

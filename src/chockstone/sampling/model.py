@@ -33,10 +33,12 @@ class SampledModel:
         max_context: int,
         computing: Callable[[], AbstractContextManager[None]] | None = None,
         records_routing: bool = False,
+        packable_bytes: int = 0,
     ) -> None:
         """``computing`` is entered around each forward of a sharded model, which uses the generic network.
 
-        ``records_routing``: samples of a mixture of experts say which experts were chosen.
+        ``records_routing``: samples of a mixture of experts say which experts were chosen. ``packable_bytes``: memory
+        for copies of the weights with which few rows decode faster; if it is not enough, there are no copies.
         """
         self.records_routing = records_routing
         embeddings: Any = model.get_input_embeddings()  # Any: an Embedding, or what training wrapped one in
@@ -55,6 +57,7 @@ class SampledModel:
                 max_context=max_context,
                 vocabulary=self.vocabulary,
                 records_routing=records_routing,
+                packable_bytes=packable_bytes,
             )
         else:
             self.network = GenericNetwork(
@@ -71,9 +74,15 @@ def find_eos_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
 
 
 def _choose_network(
-    model: PreTrainedModel, generic: GenericNetwork, *, max_context: int, vocabulary: int, records_routing: bool
+    model: PreTrainedModel,
+    generic: GenericNetwork,
+    *,
+    max_context: int,
+    vocabulary: int,
+    records_routing: bool,
+    packable_bytes: int,
 ) -> Network:
-    weights = fuse_weights(model, max_context=max_context)
+    weights = fuse_weights(model, max_context=max_context, packable_bytes=packable_bytes)
     if weights is None:
         log.info("sampling generic model=%s reason=structure", type(model).__name__)
         return generic

@@ -90,9 +90,9 @@ TOKENIZER = make_tokenizer()
 class Served:
     """A model, ready to be sampled from, and the questions tests ask of it."""
 
-    def __init__(self, model: PreTrainedModel, *, max_context: int = CONTEXT) -> None:
+    def __init__(self, model: PreTrainedModel, *, max_context: int = CONTEXT, packable_bytes: int = 0) -> None:
         self.model = model
-        self.sampled = SampledModel(model, TOKENIZER, max_context=max_context)
+        self.sampled = SampledModel(model, TOKENIZER, max_context=max_context, packable_bytes=packable_bytes)
 
     def sample(self, *requests: SampleRequest, adapter: Adapter | None = None, seed: int = 5) -> list[SampleResult]:
         sampler = Sampler()

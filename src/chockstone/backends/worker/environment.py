@@ -24,6 +24,9 @@ from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_
 # 1: micro-batches padded to their longest datum. 2: packed micro-batches, in which common beginnings are computed once.
 # 3: prompts of samples computed in blocks, without regard to the prompts beside them.
 ARITHMETIC: Final = 3
+# Version of how tokens are sampled, likewise. 1: products of MKL alone. 2: on a CPU, products of 2 to 32 decoding rows
+# in oneDNN, for models with up to 1 GiB of matrices.
+DECODING: Final = 2
 _CPU_FACTS: Final = Path("/proc/cpuinfo")
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 _LENGTH_BYTES: Final = 8  # of the header at the front of a safetensors file
@@ -37,6 +40,7 @@ def describe_environment(config: WorkerConfig, device: str, *, processes: int = 
     is_on_cpu = device == "cpu"
     return {
         "arithmetic": ARITHMETIC,
+        "decoding": DECODING,
         "processes": processes,
         "device": device if is_on_cpu else f"{device} ({torch.cuda.get_device_name(device)})",
         "dtype": "float32" if is_on_cpu and config.dtype == "auto" else config.dtype,

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from chockstone.backends.export.peft_matrices import read_peft_matrices
+from chockstone.backends.planning.refusals import available_bytes
 from chockstone.backends.run_spec import ALPHA
 from chockstone.backends.training.base_model import BaseModel
 from chockstone.backends.training.run import TrainedRun
@@ -22,6 +23,9 @@ from chockstone.backends.training.saved_state import saved_adapter, saved_spec
 from chockstone.sampling.adapter import Adapter
 from chockstone.sampling.model import SampledModel
 from chockstone.wire.failures import BadRequest
+
+_PACKED_BYTES: Final = 1 << 30  # copies of a base model's matrices, at most
+_PACKED_SHARE: Final = 4  # of the available memory: at most a quarter
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,12 @@ class Weights:
     model: SampledModel
     adapter: Adapter | None
     size_bytes: int  # beyond the base model
+
+
+def packable_bytes(device: torch.device) -> int:
+    """Memory that copies of a base model's matrices may take, with which few rows decode faster."""
+    free_bytes = available_bytes(device) if device.type == "cpu" else None
+    return 0 if free_bytes is None else min(_PACKED_BYTES, free_bytes // _PACKED_SHARE)
 
 
 def run_weights(run: TrainedRun, sampled: SampledModel) -> Weights:

@@ -78,7 +78,7 @@ from chockstone.backends.worker.environment import describe_environment
 from chockstone.backends.worker.fitting import apply_fitting, check_fits
 from chockstone.backends.worker.loading import report_loading
 from chockstone.backends.worker.memory import memory_of_worker
-from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, read_weights, run_weights
+from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, packable_bytes, read_weights, run_weights
 from chockstone.backends.worker.sampling_source import SamplingSource
 from chockstone.backends.worker.timed_work import Work, timed
 from chockstone.checkpoints import Admission, SavedCheckpoint
@@ -201,6 +201,7 @@ class WorkerService:
                 max_context=base.max_context,
                 computing=base.computing if base.process_group.size > 1 else None,
                 records_routing=self._config.router_replay == "on" and len(base.routers) > 0,
+                packable_bytes=packable_bytes(base.device),
             )
         return describe_environment(self._config, device, processes=self._process_group.size)
 

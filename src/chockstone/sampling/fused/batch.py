@@ -72,7 +72,9 @@ class _Round:
         stored = [sequence for bucket in buckets for sequence in bucket.rows]
         by_adapter = sorted(range(len(stored)), key=lambda i: id(adapters[stored[i]]))
         self.sequences = [stored[i] for i in by_adapter]
-        self.matmul = MultiLoraMatmul(weights, [(adapters[sequence], 1) for sequence in self.sequences])
+        self.matmul = MultiLoraMatmul(
+            weights, [(adapters[sequence], 1) for sequence in self.sequences], is_decoding=True
+        )
         self.order: tuple[torch.Tensor, torch.Tensor] | None = None
         if by_adapter != list(range(len(stored))):
             there = torch.tensor(by_adapter, device=device)

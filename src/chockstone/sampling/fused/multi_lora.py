@@ -10,6 +10,7 @@ import torch
 
 from chockstone.sampling.experts.modules import expert_projections
 from chockstone.sampling.fused.adapter import Addition, FusedAdapter
+from chockstone.sampling.fused.packing import FEWEST_ROWS, MOST_ROWS
 from chockstone.sampling.fused.row_tiles import RowTiles
 from chockstone.sampling.fused.weights import ExpertBlock, FusedWeights
 from chockstone.sampling.quantised.weight import FrozenWeight, dense
@@ -22,13 +23,21 @@ _SMALL: Final = 1 << 18  # elements of a weight; below, adding in place is faste
 class MultiLoraMatmul:
     """``adapters``: an adapter and a number of rows for each range of rows, in the order of the rows.
 
-    With ``tiles``, a row's bits do not depend on the other rows."""
+    With ``tiles``, a row's bits do not depend on the other rows. ``is_decoding``: few rows are multiplied with packed
+    matrices, which are made for that if there are none.
+    """
 
     def __init__(
-        self, weights: FusedWeights, adapters: Many[tuple[FusedAdapter, int]], tiles: RowTiles | None = None
+        self,
+        weights: FusedWeights,
+        adapters: Many[tuple[FusedAdapter, int]],
+        tiles: RowTiles | None = None,
+        *,
+        is_decoding: bool = False,
     ) -> None:
         self._tiles = tiles
         self._matrices = weights.matrices
+        self._packed = weights.packed
         self._ranges: list[tuple[FusedAdapter, int, int]] = []
         start = 0
         for adapter, group in groupby(adapters, key=lambda one: one[0]):
@@ -36,10 +45,12 @@ class MultiLoraMatmul:
             self._ranges.append((adapter, start, stop))
             start = stop
         self._first = self._ranges[0][0]
+        self._turned: dict[int, torch.Tensor] = {}  # views of weights of the first adapter
         self._is_uniform = len(self._ranges) == 1
         # With several threads, a product of few rows is fastest with the weights on the left, split into blocks.
         is_cpu = weights.embedding.device.type == "cpu"
         self._is_transposed = is_cpu and start <= _FEW_ROWS and torch.get_num_threads() > 1
+        self._is_packing = is_decoding and FEWEST_ROWS <= start <= MOST_ROWS
 
     def product(self, number: int, x: torch.Tensor) -> torch.Tensor:
         """``x @ weight.T + bias`` of product ``number``, each row by its adapter's weights; perhaps strided."""
@@ -62,9 +73,11 @@ class MultiLoraMatmul:
         """``residual += product(number, x)``, in place."""
         weight = self._first.weights[number]
         is_plain = self._is_uniform and self._matrices[number].bias is None
-        if self._tiles is not None or not is_plain or (self._is_transposed and weight.numel() > _SMALL):
+        is_packed = self._is_packing and self._packed.has(number, weight)
+        is_apart = self._tiles is not None or is_packed or (self._is_transposed and weight.numel() > _SMALL)
+        if is_apart or not is_plain:
             return residual.add_(self.product(number, x))
-        residual.addmm_(x, dense(weight).t())
+        residual.addmm_(x, self._turn(weight, number))
         if (addition := self._first.additions[number]) is not None:
             residual.addmm_(torch.mm(x, addition.down_t), addition.up_t)
         return residual
@@ -89,13 +102,26 @@ class MultiLoraMatmul:
         else:
             y.add_(self._tiles.product(self._tiles.product(x, addition.down_t), addition.up_t))
 
+    def _turn(self, frozen: FrozenWeight, number: int) -> torch.Tensor:
+        """The transposed weight. A view is made once, not in each step."""
+        if not isinstance(frozen, torch.Tensor) or frozen is not self._first.weights[number]:
+            return dense(frozen).t()
+        if (turned := self._turned.get(number)) is None:
+            turned = self._turned[number] = frozen.t()
+        return turned
+
     def _times(self, x: torch.Tensor, frozen: FrozenWeight, number: int) -> torch.Tensor:
-        bias, weight = self._matrices[number].bias, dense(frozen)
+        bias = self._matrices[number].bias
         if self._tiles is not None:
-            y = self._tiles.product(x, weight.t())
+            y = self._tiles.product(x, self._turn(frozen, number))
+            return y if bias is None else y.add_(bias)
+        if self._is_packing and self._packed.has(number, frozen):
+            y = self._packed.product(number, x)
             return y if bias is None else y.add_(bias)
         if not self._is_transposed:
-            return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+            turned = self._turn(frozen, number)
+            return torch.mm(x, turned) if bias is None else torch.addmm(bias, x, turned)
+        weight = dense(frozen)
         width, inputs = weight.shape
         if width % _BLOCK:
             y = torch.mm(weight, x.t()).t()

@@ -19,6 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from chockstone.sampling.experts.modules import AdaptableExperts, expert_projections, make_experts_adaptable
+from chockstone.sampling.fused.packing import PackedMatrices
 from chockstone.sampling.quantised.linear import QuantisedLinear, frozen_weight
 from chockstone.sampling.quantised.weight import FrozenWeight, QuantisedWeight
 
@@ -89,6 +90,7 @@ class FusedWeights:
     head_width: int
     scaling: float
     experts_per_token: int
+    packed: PackedMatrices
 
     @property
     def size(self) -> int:
@@ -102,8 +104,11 @@ class FusedWeights:
         return sum(matrix.weight.numel() for matrix in self.matrices) + expert_sizes * self.experts_per_token
 
 
-def fuse_weights(model: PreTrainedModel, *, max_context: int) -> FusedWeights | None:
-    """None, with nothing changed, if the modules are not the known ones. The caller must compare the numbers."""
+def fuse_weights(model: PreTrainedModel, *, max_context: int, packable_bytes: int = 0) -> FusedWeights | None:
+    """None, with nothing changed, if the modules are not the known ones. The caller must compare the numbers.
+
+    ``packable_bytes`` is the memory that packed copies of the matrices may take.
+    """
     if not _is_known(model, max_context=max_context):
         return None
     names = {id(module): name for name, module in model.named_modules()}
@@ -124,11 +129,11 @@ def fuse_weights(model: PreTrainedModel, *, max_context: int) -> FusedWeights | 
             )
         )
     activation = next((layer.mlp.act_fn for layer in body.layers if hasattr(layer.mlp, "act_fn")), F.silu)
-    matrices = [matrix for one in layers for matrix in one.matrices]
+    matrices = [*(matrix for one in layers for matrix in one.matrices), _fuse([model.lm_head], names)]
     return FusedWeights(
         embedding=body.embed_tokens.weight.detach(),
         layers=tuple(layers),
-        matrices=(*matrices, _fuse([model.lm_head], names)),
+        matrices=tuple(matrices),
         final_norm=_norm(body.norm),
         rotary=body.rotary_emb,
         activation=F.silu if type(activation).__name__ in {"SiLU", "SiLUActivation"} else activation,
@@ -137,6 +142,7 @@ def fuse_weights(model: PreTrainedModel, *, max_context: int) -> FusedWeights | 
         head_width=width,
         scaling=float(attention.scaling),
         experts_per_token=int(getattr(model.config, "num_experts_per_tok", None) or 1),
+        packed=PackedMatrices([matrix.weight for matrix in matrices], limit_bytes=packable_bytes),
     )
 
 

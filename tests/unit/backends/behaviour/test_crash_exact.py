@@ -218,4 +218,4 @@ def test_the_worker_died_once_and_its_environment_is_the_same_after_it(story: St
     assert before == after
     assert before["threads"] == 1 and before["tokens_per_micro_batch"] == 48
     machine = {"device", "dtype", "base_precision", "threads", "processes", "torch", "cpu", "instruction_sets"}
-    assert before.keys() == machine | {"arithmetic", "tokens_per_micro_batch", "models"}
+    assert before.keys() == machine | {"arithmetic", "decoding", "tokens_per_micro_batch", "models"}

@@ -3,8 +3,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+import torch
 
-from chockstone.backends.worker.sampler_weights import Weights, WeightsCache
+from chockstone.backends.worker import sampler_weights
+from chockstone.backends.worker.sampler_weights import Weights, WeightsCache, packable_bytes
 
 
 def weights(size_bytes: int = 10) -> Weights:
@@ -20,6 +22,16 @@ def cache_of(limit_bytes: int, *archives: str) -> WeightsCache:
 
 def there(cache: WeightsCache, *archives: str) -> list[str]:
     return [archive for archive in archives if cache.get(archive) is not None]
+
+
+@pytest.mark.parametrize(("free_bytes", "packable"), [(None, 0), (400, 100), (1 << 40, 1 << 30)])
+def test_packed_copies_take_at_most_a_quarter_of_the_free_memory(
+    monkeypatch: pytest.MonkeyPatch, free_bytes: int | None, packable: int
+) -> None:
+    monkeypatch.setattr(sampler_weights, "available_bytes", lambda _: free_bytes)
+
+    assert packable_bytes(torch.device("cpu")) == packable
+    assert packable_bytes(torch.device("cuda")) == 0
 
 
 def test_weights_are_found_by_their_archive() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from torch.profiler import ProfilerActivity, profile
+
 from chockstone.sampling.sampler import Sampler
 from support.sampling.making import (
     Served,
@@ -35,3 +37,18 @@ def test_a_sample_that_ends_leaves_the_others_going(fused: Served) -> None:
 
     assert [one.key for one in finished] == ["short"]
     assert list(finish(sampler)) == ["long"]
+
+
+def test_a_step_makes_no_views_of_weights(fused: Served) -> None:
+    """They are made once for all steps with the same rows: each costs as much time as a small product."""
+    sampler = Sampler()
+    sampler.add("one", fused.sampled, None, request(max_tokens=100), seed=1)
+    for _ in range(4):
+        sampler.step()
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        sampler.step()
+
+    calls = {event.key: event.count for event in profiled.key_averages()}
+    assert calls["aten::mm"] > 0
+    assert calls.get("aten::t", 0) == 0

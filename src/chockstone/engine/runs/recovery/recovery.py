@@ -48,7 +48,8 @@ _VERDICTS: Final[Mapping[Code | None, Verdict]] = {  # any other code is a failu
     "unreachable": Verdict.UNREACHABLE,
 }
 _NAMED: Final = 20  # operations that a receipt names, of each sort
-_EARLIER: Final = {"arithmetic": 1, "base_precision": "auto"}  # facts that environments of earlier versions do not name
+# Facts that environments of earlier versions do not name.
+_EARLIER: Final = {"arithmetic": 1, "decoding": 1, "base_precision": "auto"}
 _PASSING: Final = {Verdict.DENIED, Verdict.UNREACHABLE}  # the store may recover while this server runs
 
 
@@ -426,7 +427,8 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], base_model: str
     """What differs between two environments, in words."""
     before = {**_EARLIER, **then} if then else then
     found = [
-        f"{name} was {before[name]!r} and is {now.get(name)!r}; numbers may differ"
+        f"{name} was {before[name]!r} and is {now.get(name)!r}; "
+        f"{'sampled tokens' if name == 'decoding' else 'numbers'} may differ"
         for name in before
         if name != "models" and before[name] != now.get(name, _EARLIER.get(name))
     ]
