@@ -253,9 +253,25 @@ def test_the_sdk_polls_for_all_its_samples_at_once(live: LiveServer, service: ti
     assert 1 <= counts["retrieve_futures"] <= count + 3
 
 
+def test_a_client_that_closes_logs_no_failed_poll(
+    live: LiveServer, connect: Callable[..., tinker.ServiceClient], caplog: pytest.LogCaptureFixture
+) -> None:
+    service = connect(live)
+    sampler = service.create_sampling_client(base_model="tiny-qwen3")
+    prompt, params = types.ModelInput.from_ints([5, 6, 7]), types.SamplingParams(max_tokens=3, stop=[])
+    for future in [sampler.sample(prompt, 1, params) for _ in range(8)]:
+        future.result()
+    time.sleep(0.2)  # the SDK acknowledges the last results
+
+    service.close("success").result()
+
+    assert "polling failed" not in caplog.text
+
+
 def _requests(server: LiveServer) -> dict[str, int]:
     """Answered requests so far, by the last part of their route."""
     counts: dict[str, int] = {}
+    time.sleep(1.1)  # the page is kept for a second
     with server.http() as http:
         text = http.get(f"{server.url}/metrics").text
     for labels, number in re.findall(r"^chockstone_http_request_seconds_count\{(.*)\} (\S+)$", text, re.MULTILINE):

@@ -184,9 +184,13 @@ class Sampling:
         self._in_background(self._tell_cancelled(request_id))
 
     def forget_feeds(self, sampling_session_ids: set[str]) -> None:
-        """Drop the feeds of a finished session. Clients that wait are answered."""
+        """Drop the feeds of a finished session.
+
+        Clients that wait are not answered before their time is up: the SDK finishes its session while it still polls
+        to acknowledge results, and would log an error if it asked again.
+        """
         for key in [key for key in self._feeds if key[0] in sampling_session_ids]:
-            self._feeds.pop(key).wake()
+            del self._feeds[key]
 
     def forget_archive(self, archive: str) -> bool:
         """No client will sample from it any more. Returns whether one did, so that the worker may hold it in memory."""
