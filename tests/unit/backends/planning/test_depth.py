@@ -16,13 +16,10 @@ from chockstone.backends.planning.outline import ModelOutline
 from chockstone.backends.run_spec import Recomputed, RunSpec
 
 FAMILIES: Final[dict[str, dict[str, Any]]] = {
-    "llama": {"num_hidden_layers": 7},
-    "qwen3_moe": {"num_hidden_layers": 7, "mlp_only_layers": [0]},
+    "llama": {"num_hidden_layers": 6},
+    "qwen3_moe": {"num_hidden_layers": 6, "mlp_only_layers": [0]},
     "deepseek_v3": {"num_hidden_layers": 8, "first_k_dense_replace": 2},
-    "gemma3_text": {
-        "num_hidden_layers": 13,
-        "layer_types": ["full_attention", *["sliding_attention", "sliding_attention", "full_attention"] * 4],
-    },
+    "gemma3_text": {"num_hidden_layers": 8, "layer_types": ["sliding_attention", "full_attention"] * 4},
     "qwen3_next": {
         "num_hidden_layers": 13,
         "layer_types": [*["linear_attention", "linear_attention", "full_attention"] * 4, "linear_attention"],

@@ -115,7 +115,7 @@ def test_the_table_fits_into_80_columns(tmp_path: Path) -> None:
 def test_what_does_not_fit_says_so(tmp_path: Path) -> None:
     directory = write(tmp_path, QWEN3_8B, num_hidden_layers=2)
 
-    done = run(directory, "--gpu-memory", "2GiB", "--context", "2048", "--json")
+    done = run(directory, "--gpu-memory", "2GiB", "--context", "2048", "--tokens-per-micro-batch", "2048", "--json")
 
     assert done.exit_code == 1
     told = json.loads(done.stdout)
