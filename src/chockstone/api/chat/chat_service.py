@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -12,12 +13,14 @@ from chockstone.api.chat.generation import BeforeEnd, Reading, TextGeneration
 from chockstone.api.chat.orders import Conversation, GenerationParameters, NamedTool, PlainPrompt, Prompt, TokenPrompt
 from chockstone.api.chat.served_model import ListedModel, NamedModel, ServedModels
 from chockstone.api.chat.storing import StoredRequest, choose_storing
-from chockstone.api.chat.tool_calls import forced_beginning
+from chockstone.api.chat.tool_calls import call_constraint, forced_beginning
 from chockstone.api.context import Context
 from chockstone.api.tokenizers.tokenizer_process import MAX_PROMPT_CHARACTERS
 from chockstone.api.tokenizers.tokenizer_service import TokenizerBusy, TokenizerFailed, TokenizerService
 from chockstone.api.users import Caller
 from chockstone.engine.config import Busy
+from chockstone.extras import is_installed
+from chockstone.wire.codecs.sample_request import decode_constraint
 from chockstone.wire.failures import BadRequest
 
 MAX_CHOICES: Final = 128
@@ -32,6 +35,7 @@ class _Encoded:
     tokens: tuple[int, ...]
     tool_format: str | None = None  # None: no tools are offered
     begin: str = ""  # the beginning of the answer, which the prompt ends with
+    constraint: Mapping[str, Any] | None = None  # Any: plain JSON. Of an answer that must be a call
 
 
 class ChatService:
@@ -39,6 +43,7 @@ class ChatService:
         self._context = context
         self._models = ServedModels(context)
         self.tokenizers = TokenizerService()
+        self.can_constrain = context.config.sampler != "vllm" and is_installed("llguidance")
 
     async def find_model(self, caller: Caller, name: str) -> NamedModel:
         """Raises RowMissing or BadRequest for what the caller may not sample from."""
@@ -75,7 +80,7 @@ class ChatService:
             table = await self.tokenizers.table(model.directory)
         except TokenizerFailed as error:
             raise _refusal(error) from None
-        body = _sample_body(model, encoded.tokens, parameters)
+        body = _sample_body(model, encoded, parameters)
         stream = await self._context.engine.sampling.stream(model.source, body, num_samples=parameters.choices)
         reading = Reading(
             table=table,
@@ -116,7 +121,7 @@ class ChatService:
     async def _encode_conversation(self, model: NamedModel, prompt: Conversation) -> _Encoded:
         if model.max_context is not None and len(prompt.messages) > model.max_context:  # each is a token at least
             raise PromptTooLong(f"{len(prompt.messages)} messages do not fit the context; shorten the conversation")
-        tools, tool_format, begin = prompt.offered_tools, None, ""
+        tools, tool_format, begin, constraint = prompt.offered_tools, None, "", None
         if tools:
             tool_format = await self.tokenizers.tool_format(model.directory)
             if tool_format is None:
@@ -126,16 +131,18 @@ class ChatService:
                 )
             if prompt.tool_choice == "required" or isinstance(prompt.tool_choice, NamedTool):
                 name = prompt.tool_choice.name if isinstance(prompt.tool_choice, NamedTool) else None
-                begin = forced_beginning(tool_format, name)
+                choices = [tool for tool in tools if name in (None, tool["function"]["name"])]
+                constraint = call_constraint(tool_format, choices) if self.can_constrain else None
+                begin = "" if constraint is not None else forced_beginning(tool_format, name)
         encoded = await self.tokenizers.encode_conversation(
             model.directory, prompt.messages, tools=tools or None, options=prompt.options, begin=begin
         )
-        return _Encoded(encoded.tokens, tool_format, begin)
+        return _Encoded(encoded.tokens, tool_format, begin, constraint)
 
 
-def _sample_body(model: NamedModel, prompt: tuple[int, ...], parameters: GenerationParameters) -> bytes:
-    """As JSON of an ``asample`` request."""
-    sampling: dict[str, Any] = parameters.to_json()
+def _sample_body(model: NamedModel, encoded: _Encoded, parameters: GenerationParameters) -> bytes:
+    """As JSON of an ``asample`` request. Raises BadRequest."""
+    prompt, sampling = encoded.tokens, parameters.to_json()
     if model.max_context is not None:
         room = model.max_context - len(prompt)
         if room < 1:
@@ -152,6 +159,10 @@ def _sample_body(model: NamedModel, prompt: tuple[int, ...], parameters: Generat
     }
     if parameters.alternatives:
         body["topk_sample_logprobs"] = parameters.alternatives
+    constraint = encoded.constraint or parameters.constraint
+    if constraint is not None:
+        decode_constraint(constraint, "the schema")
+        body["constraint"] = constraint
     return orjson.dumps(body)
 
 

@@ -57,6 +57,7 @@ class GenerationParameters:
     stop: tuple[str, ...] = ()
     choices: int = 1
     alternatives: int = 0  # of each token, with their logprobs. They are known when the whole answer is.
+    constraint: Mapping[str, Any] | None = None  # Any: plain JSON, as sample requests have it; None: any text
 
     def to_json(self) -> dict[str, Any]:  # Any: plain JSON
         """As ``sampling_params`` of a sample request."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,6 +49,37 @@ def forced_beginning(tool_format: str, name: str | None) -> str:
     if tool_format == "mistral":
         return '[TOOL_CALLS][{"name": "' + ("" if name is None else f'{name}", "arguments": ')
     return '{"name": "' + ("" if name is None else f'{name}", "parameters": ')
+
+
+def call_constraint(
+    tool_format: str,
+    tools: Sequence[Mapping[str, Any]],  # Any: plain JSON
+) -> dict[str, Any] | None:  # Any: as above
+    """The constraint of an answer that is one call of one of these tools, as sample requests have it.
+
+    None: the format is not JSON, or a schema refers to its own root, which it has not within another.
+    """
+    arguments = "parameters" if tool_format == "llama3" else "arguments"
+    functions = [tool["function"] for tool in tools]
+    if tool_format == "qwen_xml" or any('"$ref"' in json.dumps(each["parameters"]) for each in functions):
+        return None
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": each["name"]}, arguments: each["parameters"]},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for each in functions
+    ]
+    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    if tool_format == "mistral":
+        listed = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
+        return {"json_schema": listed, "prefix": FORMATS[tool_format].begin}
+    if tool_format == "llama3":
+        return {"json_schema": schema}
+    begin, end = FORMATS[tool_format].begin, FORMATS[tool_format].end
+    return {"json_schema": schema, "prefix": f"{begin}\n", "suffix": f"\n{end}"}
 
 
 class ToolCallParser:

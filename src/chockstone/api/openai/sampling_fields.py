@@ -18,7 +18,12 @@ _LABELS: Final = ("user", "safety_identifier", "prompt_cache_key")  # name who a
 
 
 def read_parameters(
-    fields: RequestFields, *, max_tokens: int | None, choices: int = 1, alternatives: int = 0
+    fields: RequestFields,
+    *,
+    max_tokens: int | None,
+    choices: int = 1,
+    alternatives: int = 0,
+    constraint: Mapping[str, Any] | None = None,  # Any: plain JSON
 ) -> GenerationParameters:
     temperature = fields.number("temperature", low=0)
     top_p = fields.number("top_p")
@@ -32,7 +37,29 @@ def read_parameters(
         stop=read_stop(fields),
         choices=choices,
         alternatives=alternatives,
+        constraint=constraint,
     )
+
+
+def read_format(wanted: RequestFields | None, *, inner: str | None = None) -> dict[str, Any] | None:  # Any: plain JSON
+    """The constraint of a format; None: any text. ``inner``: the field that has the schema and its name."""
+    if wanted is None:
+        return None
+    kind = wanted.word("type", "text", "json_object", "json_schema")
+    if kind is None:
+        raise wanted.refusal("type", "is missing")
+    constraint: dict[str, Any] | None = None if kind == "text" else {"json_object": True}
+    if kind == "json_schema":
+        holder = wanted if inner is None else wanted.inner(inner)
+        if holder is None:
+            raise wanted.refusal(str(inner), "is missing")
+        holder.needed_text("name")
+        holder.text("description", may_be_empty=True)
+        holder.flag("strict")
+        constraint = {"json_schema": holder.mapping("schema") or {"type": "object"}}
+        holder.finish()
+    wanted.finish()
+    return constraint
 
 
 def read_choices(fields: RequestFields) -> int:

@@ -71,6 +71,18 @@ CHAT_REQUEST: Final[Schema] = {
         },
         "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, {"type": "object"}]},
         "parallel_tool_calls": _FLAG,
+        "response_format": {
+            "type": "object",
+            "required": ["type"],
+            "properties": {
+                "type": {"enum": ["text", "json_object", "json_schema"]},
+                "json_schema": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {"name": _TEXT, "schema": {"type": "object"}, "strict": _FLAG},
+                },
+            },
+        },
         "chat_template_kwargs": {"type": "object"},
     },
 }

@@ -23,8 +23,20 @@ _LETTERS: Final = "etaoinshrdlcumwfgypbvkjxqz"  # the commonest first
 _SPACE: Final = "\u0120"  # how byte-level vocabularies write it
 
 _CHATML: Final = """\
+{%- if tools %}
+{{- '<|im_start|>system\\nTools:\\n' }}
+{%- for tool in tools %}
+{{- (tool | tojson) + '\\n' }}
+{%- endfor %}
+{{- 'Call one as <tool_call>\\n{"name": NAME, "arguments": OBJECT}\\n</tool_call><|im_end|>\\n' }}
+{%- endif %}
 {%- for message in messages %}
-{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' }}
+{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+{%- for call in message.tool_calls or [] %}
+{%- set called = {'name': call.function.name, 'arguments': call.function.arguments} %}
+{{- '<tool_call>\\n' + (called | tojson) + '\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- '<|im_start|>assistant\\n' }}

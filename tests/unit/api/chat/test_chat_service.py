@@ -75,3 +75,25 @@ async def test_a_tokenizer_with_too_much_to_do_is_busy(
 
     with pytest.raises(Busy, match="try again"):
         await chat.start(await chat.find_model(caller, MODEL), PlainPrompt("Hi"), GenerationParameters())
+
+
+async def test_a_constraint_reaches_the_worker(served: Served, chat: ChatService, caller: Caller) -> None:
+    body = await body_of(served, chat, caller, TokenPrompt((1,)), constraint={"json_object": True})
+
+    assert body["constraint"] == {"json_object": True}
+    with pytest.raises(BadRequest, match="json_schema"):
+        await body_of(served, chat, caller, TokenPrompt((1,)), constraint={"json_schema": 3})
+
+
+async def test_a_tool_that_must_be_called_is_a_constraint(served: Served, chat: ChatService, caller: Caller) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    asked = Conversation(messages=messages, tools=[WEATHER], tool_choice="required")
+    free = Conversation(messages=messages, tools=[WEATHER])
+    model = await chat.find_model(caller, "helper")
+    chat.can_constrain = True
+    generation = await chat.start(model, asked, GenerationParameters())
+    await generation.aclose()
+
+    body = orjson.loads([body for word, _, body in served.backend.calls if word == "sample"][-1])
+    assert body["constraint"]["prefix"] == "<tool_call>\n"
+    assert len(generation.prompt_tokens) == await chat.count_tokens(model, free)

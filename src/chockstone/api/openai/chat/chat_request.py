@@ -11,6 +11,7 @@ from chockstone.api.chat.request_fields import RequestFields
 from chockstone.api.openai.chat.chat_messages import read_messages, read_tool_choice, read_tools
 from chockstone.api.openai.sampling_fields import (
     read_choices,
+    read_format,
     read_labels,
     read_metadata,
     read_parameters,
@@ -42,18 +43,23 @@ def read_chat_request(fields: RequestFields) -> ChatRequest:
     tools = read_tools(fields)
     is_streamed, has_usage = read_stream(fields)
     has_logprobs = fields.flag("logprobs")
+    constraint = read_format(fields.inner("response_format"), inner="json_schema")
+    tool_choice = read_tool_choice(fields, tools)
+    if constraint is not None and tools and tool_choice != "none":
+        raise fields.refusal("response_format", "goes without tools, unless tool_choice is 'none'")
     parameters = read_parameters(
         fields,
         max_tokens=_read_max_tokens(fields),
         choices=read_choices(fields),
         alternatives=read_top_logprobs(fields, has_logprobs=has_logprobs),
+        constraint=constraint,
     )
     request = ChatRequest(
         model=model,
         conversation=Conversation(
             messages=messages,
             tools=tools,
-            tool_choice=read_tool_choice(fields, tools),
+            tool_choice=tool_choice,
             single_call=not fields.flag("parallel_tool_calls", default=True),
             options=_read_template_options(fields),
         ),
@@ -65,7 +71,6 @@ def read_chat_request(fields: RequestFields) -> ChatRequest:
         metadata=read_metadata(fields),
         store=read_store(fields),
     )
-    _read_response_format(fields)
     refuse_penalties(fields)
     read_labels(fields)
     refuse(fields, "audio", "function_call", "functions", "prediction", "reasoning_effort", "web_search_options")
@@ -84,12 +89,3 @@ def _read_max_tokens(fields: RequestFields) -> int | None:
 def _read_template_options(fields: RequestFields) -> Mapping[str, Any]:  # Any: plain JSON
     """vLLM's, such as ``{"enable_thinking": false}``."""
     return fields.mapping("chat_template_kwargs") or {}
-
-
-def _read_response_format(fields: RequestFields) -> None:
-    wanted = fields.inner("response_format")
-    if wanted is None:
-        return
-    if wanted.take("type") != "text":
-        raise fields.refusal("response_format", "is not supported by this server but for {'type': 'text'}")
-    wanted.finish()

@@ -153,7 +153,7 @@ class ResponseAnswer:
             "previous_response_id": None,
             "store": bool(request.store),
             "temperature": parameters.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": request.text_format},
             "tool_choice": request.tool_choice,
             "tools": [{"type": "function", **tool["function"], "strict": False} for tool in request.conversation.tools],
             "top_logprobs": parameters.alternatives,

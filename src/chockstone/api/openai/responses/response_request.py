@@ -11,6 +11,7 @@ from chockstone.api.chat.request_fields import RequestFields
 from chockstone.api.openai.chat.chat_messages import read_tool_choice
 from chockstone.api.openai.responses.response_input import read_function_tools, read_input
 from chockstone.api.openai.sampling_fields import (
+    read_format,
     read_labels,
     read_metadata,
     read_parameters,
@@ -33,6 +34,7 @@ class ResponseRequest:
     metadata: Mapping[str, str]
     store: bool | None  # None: the request says nothing
     tool_choice: Any  # Any: plain JSON, as the client sent it
+    text_format: Mapping[str, Any]  # Any: as above
 
 
 def read_response_request(fields: RequestFields) -> ResponseRequest:
@@ -42,10 +44,15 @@ def read_response_request(fields: RequestFields) -> ResponseRequest:
     messages = read_input(fields, instructions)
     tools = read_function_tools(fields)
     has_logprobs = _read_include(fields)
+    constraint = _read_text(fields)
+    tool_choice = read_tool_choice(fields, tools)
+    if constraint is not None and tools and tool_choice != "none":
+        raise fields.refusal("text.format", "goes without tools, unless tool_choice is 'none'")
     parameters = read_parameters(
         fields,
         max_tokens=fields.integer("max_output_tokens", low=1),
         alternatives=read_top_logprobs(fields, has_logprobs=has_logprobs),
+        constraint=constraint,
     )
     request = ResponseRequest(
         model=model,
@@ -53,7 +60,7 @@ def read_response_request(fields: RequestFields) -> ResponseRequest:
         conversation=Conversation(
             messages=messages,
             tools=tools,
-            tool_choice=read_tool_choice(fields, tools),
+            tool_choice=tool_choice,
             single_call=not fields.flag("parallel_tool_calls", default=True),
             options=fields.mapping("chat_template_kwargs") or {},
         ),
@@ -63,8 +70,8 @@ def read_response_request(fields: RequestFields) -> ResponseRequest:
         metadata=read_metadata(fields),
         store=read_store(fields),
         tool_choice=fields.take("tool_choice") or "auto",
+        text_format=(fields.mapping("text") or {}).get("format") or {"type": "text"},
     )
-    _read_text(fields)
     read_labels(fields)
     refuse(fields, "conversation", "max_tool_calls", "previous_response_id", "prompt", "stream_options")
     refuse(fields, background=False, reasoning={}, truncation="disabled")
@@ -80,14 +87,12 @@ def _read_include(fields: RequestFields) -> bool:
     return bool(wanted)
 
 
-def _read_text(fields: RequestFields) -> None:
+def _read_text(fields: RequestFields) -> dict[str, Any] | None:  # Any: plain JSON
+    """The constraint of the text; None: any text."""
     text = fields.inner("text")
     if text is None:
-        return
-    wanted = text.inner("format")
-    if wanted is not None:
-        if wanted.take("type") != "text":
-            raise text.refusal("format", "is not supported by this server but for {'type': 'text'}")
-        wanted.finish()
+        return None
+    constraint = read_format(text.inner("format"))
     text.refuse("verbosity", "is not supported by this server; leave it out", neutral=("medium",))
     text.finish()
+    return constraint

@@ -39,6 +39,31 @@ def test_tools_and_options_reach_the_conversation() -> None:
     assert conversation.options == {"enable_thinking": False}
 
 
+@pytest.mark.parametrize(
+    ("sent", "constraint"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"json_object": True}),
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}, "strict": True}},
+            {"json_schema": {"type": "array"}},
+        ),
+    ],
+)
+def test_a_format_is_a_constraint(sent: object, constraint: object) -> None:
+    request = read_chat_request(RequestFields({**LEAST, "response_format": sent}))
+
+    assert request.parameters.constraint == constraint
+
+
+def test_a_format_goes_without_tools() -> None:
+    asked = {**LEAST, "tools": [WEATHER], "response_format": {"type": "json_object"}}
+
+    with pytest.raises(BadParameter, match="goes without tools"):
+        read_chat_request(RequestFields(asked))
+    assert read_chat_request(RequestFields({**asked, "tool_choice": "none"})).parameters.constraint
+
+
 def test_a_format_that_is_not_supported_is_refused() -> None:
     with pytest.raises(BadParameter, match="response_format"):
         read_chat_request(RequestFields({**LEAST, "response_format": {"type": "grammar"}}))

@@ -26,3 +26,11 @@ def test_a_request_is_read() -> None:
     assert request.conversation.tool_choice == NamedTool("weather")
     assert (request.has_logprobs, request.parameters.alternatives) == (True, 2)
     assert request.tool_choice == {"type": "function", "name": "weather"}
+
+
+def test_a_format_is_a_constraint_and_is_answered_as_it_was_sent() -> None:
+    sent = {"type": "json_schema", "name": "n", "schema": {"type": "array"}}
+    request = read_response_request(RequestFields({"model": "tiny", "input": "Hi", "text": {"format": sent}}))
+
+    assert request.parameters.constraint == {"json_schema": {"type": "array"}}
+    assert request.text_format == sent
