@@ -119,7 +119,7 @@ dist: $(VENV)/installed-dev ## wheel and sdist, installed and tried in new envir
 	$(BIN)/python .ci/smoke.py dist
 
 bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an hour
-	failed=0; for each in checkpoints adapters server engine models lifecycle recovery async resume distributed install observability; do \
+	failed=0; for each in checkpoints adapters server engine models lifecycle recovery async resume distributed install observability endpoint; do \
 		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here
