@@ -57,11 +57,11 @@ class Decoder:
             if order is not None:
                 qkv = qkv.index_select(0, order[0])
             qkv = qkv.contiguous().view(-1, rotated + keys, width)
-            qk, v = qkv.split((rotated, keys), 1)  # fewer calls than slices, and so are the splits below
+            qk, v = qkv.split_with_sizes((rotated, keys), 1)  # fewer calls than slices, and so are the splits below
             if (head_norm := self._head_norms[number]) is not None:
                 qk = head_norm(qk)
             qk = (qk * cos_N1D).addcmul_(torch.roll(qk, width // 2, -1), sin_N1D)
-            q, k = qk.split((queries, keys), 1)
+            q, k = qk.split_with_sizes((queries, keys), 1)
             mixed = attention.attend(number, q, k, v)
             if order is not None:
                 mixed = mixed.index_select(0, order[1])
@@ -71,7 +71,7 @@ class Decoder:
                 x_NH = x_NH.add_(matmul.mix(layer.mlp, normed_NH))
             else:
                 gate_up = matmul.product(product + 2, normed_NH)
-                gate, up = gate_up.split((gate_up.shape[-1] // 2,) * 2, -1)
+                gate, up = gate_up.split_with_sizes((gate_up.shape[-1] // 2,) * 2, -1)
                 x_NH = matmul.add_product(product + 3, weights.activation(gate).mul_(up), x_NH)
             product += len(layer.matrices)
         return self._final_norm(x_NH)

@@ -23,7 +23,8 @@ class PackedMatrices:
         """``weights`` must not change later. Nothing is packed if the copies would take more than ``limit_bytes``."""
         chosen = {number: weight for number, weight in enumerate(weights) if _can_be_packed(weight)}
         is_within = sum(weight.nbytes for weight in chosen.values()) <= limit_bytes
-        self._weights = chosen if is_within and torch.backends.mkldnn.is_available() else {}
+        has_kernels = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._weights = chosen if is_within and has_kernels else {}
         self._packed: dict[int, torch.Tensor] = {}
 
     @property
