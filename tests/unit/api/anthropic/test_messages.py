@@ -298,3 +298,22 @@ async def test_hostile_bodies_are_refused_in_words(url: str) -> None:
             error = answer.json()["error"]
             assert error["type"] in ("invalid_request_error", "not_found_error", "request_too_large")
             assert 0 < len(error["message"]) < 2000
+
+
+async def test_a_conversation_with_an_alias_that_stores_is_kept_under_the_id_of_the_message(
+    client: anthropic.AsyncAnthropic, writes: Writes, ann: User
+) -> None:
+    writes("Hello.")
+    await ann.http.put("aliases/prod", json={"target": MODEL, "store": True})
+    asked: dict[str, Any] = {"model": "prod", "max_tokens": 50, "messages": HI}
+
+    whole = await client.messages.create(**asked)
+    async with client.messages.stream(**asked) as stream:
+        told = await stream.get_final_message()
+    other = await client.messages.create(**{**asked, "model": MODEL})
+
+    for message in (whole, told):
+        kept = (await ann.http.get(f"conversations/{message.id}")).json()
+        assert (kept["api"], kept["model"], kept["messages"]) == ("messages", "prod", HI)
+        assert kept["answers"][0]["message"] == {"role": "assistant", "content": "Hello."}
+    assert (await ann.http.get(f"conversations/{other.id}")).status_code == 404
