@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from chockstone.api.vendors.credentials import credentials_of, repeated_fields
+from chockstone.engine.ownership.data_directory import ARCHIVES
 from support.api.users import KEYS
-from support.served import Served
+from support.served import Served, serve_in_process
 
 Headers = list[tuple[str, str]]
 VENDOR_PATHS = ("/v1/nothing", "/oai/api/v1/nothing", "/anthropic/v1/nothing", "/anthropic/api/v1/nothing")
@@ -92,3 +94,17 @@ async def test_a_refused_bearer_key_is_one_line_of_the_report_of_keys(
     [line] = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert line.startswith("key refused client=127.0.0.1")
     assert "tml-wrong" not in caplog.text
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/nothing", 404), ("/anthropic/v1/nothing", 404), ("/api/v1/x", 401)])
+async def test_a_server_without_keys_takes_placeholders_from_vendors_clients(
+    models: dict[str, Path], tmp_path: Path, path: str, status: int
+) -> None:
+    (tmp_path / "open" / ARCHIVES).mkdir(parents=True)
+    async with serve_in_process(tmp_path / "open", models) as served:
+        transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            named = await http.get(path, headers={"Authorization": "Bearer none"})
+            keyless = await http.get(path)
+
+    assert (named.status_code, keyless.status_code) == (status, 401)
