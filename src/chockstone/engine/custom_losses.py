@@ -17,6 +17,7 @@ from chockstone.backends.protocol import Worker, Workers
 from chockstone.catalog import Catalog, RowMissing
 from chockstone.catalog.tables.losses import LossRow
 from chockstone.engine.futures import Futures, Promise, Result
+from chockstone.engine.replicas.replica_set import replica_facts
 from chockstone.wire.failures import RequestError, ServerFailure
 from chockstone.wire.messages.training import CreateCustomLossResponse
 
@@ -101,7 +102,8 @@ class CustomLosses:
     async def _build(self, loss: LossRow, promise: Promise) -> None:
         try:
             await self._workers.ready()
-            worker = next(each for each in self._workers.replicas if each.is_ready)
+            ready = next(each.replica for each in replica_facts(self._workers) if each.is_ready)  # none that has left
+            worker = self._workers.replicas[ready]
             await self._send(loss.loss_id, loss.definition, worker, worker.generation)
             result = Result(CreateCustomLossResponse(loss_id=loss.loss_id).encode())
         except RequestError as error:
