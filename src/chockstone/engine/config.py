@@ -44,8 +44,8 @@ class StorageRules:
     user_quota_bytes: int | None = None  # of all checkpoints of one user
     run_quota_bytes: int | None = None
     reserve_bytes: int = 1 << 30  # free disk space that no save may use
-    conversation_quota_bytes: int = 1 << 30  # of all stored conversations of one user; 0: none are stored
     trash_seconds: float = 0.0  # how long a removed checkpoint can be undeleted; 0: it is deleted at once
     sweep_seconds: float = 60.0  # between two sweeps
     scrub_bytes_per_second: int = 16 << 20  # read again to check digests; 0: never
     scrub_every_seconds: float = 7 * 24 * 3600.0  # each checkpoint at most this often
+    conversation_quota_bytes: int = 1 << 30  # of all stored conversations of one user; 0: none are stored

@@ -115,7 +115,7 @@ def export(
     \b
     Examples:
       chockstone conversations export datums.jsonl
-      chockstone conversations export --loss-fn cross_entropy --min-reward 0.5 > good.jsonl
+      chockstone conversations export --min-reward 0.5 > good.jsonl
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.client import connect

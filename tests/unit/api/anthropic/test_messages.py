@@ -86,12 +86,14 @@ async def test_a_tool_is_called_and_its_result_told(
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])
-async def test_a_tool_that_must_be_called_is_begun_for_the_model(
-    client: anthropic.AsyncAnthropic, writes: Writes, choice: Any
+@pytest.mark.parametrize("can_constrain", [True, False])
+async def test_a_tool_that_must_be_called_is_a_constraint_or_begun_for_the_model(
+    served: Served, client: anthropic.AsyncAnthropic, writes: Writes, choice: Any, can_constrain: bool
 ) -> None:
+    served.app.state.chat.can_constrain = can_constrain
     begun = '<tool_call>\n{"name": "' + ("" if choice["type"] == "any" else 'weather", "arguments": ')
     assert CALL.startswith(begun)
-    writes(CALL.removeprefix(begun))
+    writes(CALL if can_constrain else CALL.removeprefix(begun))
 
     answer = await client.messages.create(
         model=HELPER, max_tokens=200, messages=HI, tools=[WEATHER], tool_choice=choice

@@ -23,7 +23,7 @@ class Gate:
         self._received = 0
         self._expected: int | None = None
         self._change = threading.Condition()
-        for name in ("decode_pass", "decode_sample"):
+        for name in ("decode_routed_pass", "decode_sample"):
             monkeypatch.setattr(service, name, self._after_all(getattr(service, name)))
         receive = BlockingChannel.receive
 
@@ -44,12 +44,12 @@ class Gate:
             self._change.notify_all()
 
     def _after_all(self, decode: Any) -> Any:
-        def wait(body: Any) -> Any:
+        def wait(body: Any, **more: Any) -> Any:
             with self._change:
                 assert self._change.wait_for(
                     lambda: self._expected is not None and self._received >= self._expected, timeout=60
                 )
-            return decode(body)
+            return decode(body, **more)
 
         return wait
 

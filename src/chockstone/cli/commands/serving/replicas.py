@@ -18,7 +18,7 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once.")]
 
 @commands.callback()
 def replicas() -> None:
-    """List, add and drain the worker replicas of a running server.
+    """List, add and drain the worker replicas of a server.
 
     The server must have been started with --replicas N or --replicas auto. Replicas are changed by admins.
     Scripts notice nothing: a run moves between two of its operations, with the same bits.
@@ -84,7 +84,7 @@ def drain(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Move the runs of a replica to others, end its worker, and wait for that.
+    """Move the runs of a replica to others, then end its worker.
 
     Each run moves when its operation in progress has ended. Ctrl-C stops the waiting, not the draining;
     `undrain` stops the draining.
