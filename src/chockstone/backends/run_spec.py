@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, Self, TypeVar
@@ -16,9 +15,6 @@ ActivationCheckpointing = Literal["auto", "on", "off"]
 Recomputed = Literal["none", "most", "all"]  # layers of a model, in one micro-batch
 BasePrecision = Literal["auto", "8bit", "4bit"]
 RouterReplay = Literal["on", "off"]
-# Layers by name: in one of the numbered blocks, and there of the attention. The only layer outside is the output layer.
-IN_A_BLOCK: Final = re.compile(r"\.\d+\.")
-ATTENTION_LAYERS: Final = re.compile(r"attn|attention", re.IGNORECASE)
 OPTIMIZERS: Final = ("adamw", "sgd")
 
 

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from chockstone.backends.run_spec import ALPHA, ATTENTION_LAYERS, IN_A_BLOCK, RunSpec
+from chockstone.backends.run_spec import ALPHA, RunSpec
 from chockstone.backends.training.flat_parameters import FlatParameters
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.sampling.adapter import Adapter, LowRank
@@ -31,6 +31,7 @@ from chockstone.sampling.experts.modules import ExpertProjection, expert_project
 from chockstone.sampling.quantised.linear import QuantisedLinear, frozen_weight
 from chockstone.sampling.quantised.weight import FrozenWeight, QuantisedWeight, dense
 from chockstone.wire.failures import BadRequest
+from chockstone.wire.layer_names import ATTENTION_LAYERS, IN_A_BLOCK
 
 _ROUTER = re.compile(r"gate|router", re.IGNORECASE)
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from chockstone.backends.run_spec import ATTENTION_LAYERS, IN_A_BLOCK
 from chockstone.checkpoints.errors import DamagedArchive, ImportRefused
 from chockstone.checkpoints.format.safetensors_header import LENGTH_BYTES, header_bytes, parse_header
 from chockstone.integrations.formats.reading.mapped_files import MappedFile, SourceDirectory, resolve
 from chockstone.integrations.formats.reading.recognition import read_foreign
 from chockstone.integrations.formats.writing.safetensors_export import ModelPart, find_model, write_safetensors
+from chockstone.wire.layer_names import ATTENTION_LAYERS, IN_A_BLOCK
 
 WeightFormat = Literal["PEFT", "TuFT", "SkyRL", "torch DCP", "safetensors"]
 CONFIG: Final = "adapter_config.json"
