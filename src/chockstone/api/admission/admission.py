@@ -121,10 +121,11 @@ class AdmissionMiddleware:
 
     async def _caller_by_key(self, scope: Scope) -> Caller:
         credential = next(iter(credentials_of(scope)), None)
-        if credential is None and vendor_of(scope["path"]) is not None:
-            raise HTTPException(401, "no credential: give the client a key of this server (tml-...) as its API key")
-        if self._callers.is_open and vendor_of(scope["path"]) is not None and not _OURS.match(credential or ""):
-            credential = _PLACEHOLDER
+        if vendor_of(scope["path"]) is not None:
+            if credential is None:
+                raise HTTPException(401, "no credential: give the client a key of this server (tml-...) as its API key")
+            if self._callers.is_open and not _OURS.match(credential):
+                credential = _PLACEHOLDER
         try:
             return await self._callers.identify(credential)
         except HTTPException as error:

@@ -296,12 +296,15 @@ class Conversations:
             return known
 
     def _free_bytes(self) -> int:
-        place = self._directory if self._directory.exists() else self._directory.parent
-        try:
-            found = os.statvfs(place)
-        except OSError:
-            return self._reserve_bytes  # the write says what is wrong
-        return found.f_bavail * found.f_frsize
+        for place in (self._directory, self._directory.parent):  # the first conversation makes the directory
+            try:
+                found = os.statvfs(place)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                break
+            return found.f_bavail * found.f_frsize
+        return self._reserve_bytes  # the write says what is wrong
 
     def _directory_of(self, owner: str) -> OwnerDirectory:
         return OwnerDirectory(directory_of(self._directory, owner), synced=self._synced)
