@@ -116,7 +116,7 @@ class SampleJournal:
             self.recorded = _read_recorded(journal.records)
             self._uncounted.update(self.recorded)
             self._has_head = True
-            has_losses = any(not record.head for record in journal.records)  # damaged; nobody can say what they were
+            has_losses = any(not record.head for record in journal.records)  # damaged: their contents are unknown
             if (counted := await self._usage_counted(self.birth)) >= journal.next_sequence:
                 journal.skip_to(counted + 1)  # the end is lost, as by a power failure; its numbers are not used again
                 has_losses = True

@@ -141,7 +141,7 @@ class FusedPrefill:
 
 
 def _find_tiles(weights: FusedWeights, most_rows: int) -> RowTiles | None:
-    """None where prompts are computed without regard to the rows beside them: on GPUs, where nobody has tried it, and
+    """None where prompts are computed without regard to the rows beside them: on GPUs, where it is untested, and
     where some product of the model gives a row other bits at another place of a tile."""
     if weights.embedding.device.type != "cpu":
         return None

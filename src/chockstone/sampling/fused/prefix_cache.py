@@ -1,8 +1,8 @@
 """The prefix cache: keys and values of prompt blocks that earlier requests have computed.
 
-A block is found by a chain of hashes: of the weights, the owner, all tokens before it and its own. Weights are told
-apart as objects, so blocks of different weights never meet, however similar their names. Owners do not share: neither
-time nor the count of hits tells one user what another has asked.
+A block is found by a chain of hashes: of the weights, the owner, all tokens before it and its own. The cache compares
+weights as objects, so different weights never share a block, whatever their names. Owners do not share: neither time
+nor the count of hits shows one user what another has asked.
 
 The network computes a block with the same bits in every request, so a result does not depend on what is cached.
 """
