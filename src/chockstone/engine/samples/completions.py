@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 CLONE_SPAN: Final = 10**9  # seq_ids of one clone of a sampling client
-CURSORS: Final = 1 << 32  # that one server gives out
+CURSORS: Final = 1 << 28  # that one server gives out
 KEPT: Final = 100_000  # completions without an acknowledgement
 
 

@@ -34,7 +34,8 @@ from chockstone.engine.samples.requests import SampledTokens, SampleFacts
 log = logging.getLogger(__name__)
 ROTATE_BYTES: Final = 16 << 20
 KEEP_BYTES: Final = 128 << 20  # written at least before unfetched results are written again
-_LIVES_SINCE: Final = 1_735_689_600  # 2025: lives count seconds from here, so that cursors fit into 63 bits
+_LIVES_SINCE: Final = 1_735_689_600  # 2025: lives count from here, so that cursors fit into 63 bits
+_LIVES_PER_SECOND: Final = 32  # no server starts, loses its journal and is started again in less time
 _RECORD_BYTES: Final = 512  # about the size of a record without its body
 
 
@@ -263,7 +264,7 @@ class SampleJournal:
         return {"kind": "head", **lives, "birth": self.birth, "through": through, "live": live}
 
     def _clock_life(self) -> int:
-        return max(0, int(self._now() - _LIVES_SINCE))
+        return max(0, int((self._now() - _LIVES_SINCE) * _LIVES_PER_SECOND))
 
     def _free_after(self, appended: Appended, sequences: Iterable[int]) -> None:
         """Free them once ``appended`` is durable: a crash in between must not leave half of them."""

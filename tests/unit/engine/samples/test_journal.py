@@ -13,6 +13,7 @@ from chockstone.engine.futures import Result
 from chockstone.engine.journal.journal import Journal, JournalDamaged, JournalWriter
 from chockstone.engine.runs.operations import OperationOutcome
 from chockstone.engine.samples import journal as sample_journal
+from chockstone.engine.samples.completions import CURSORS
 from chockstone.engine.samples.journal import FoundSample, SampleJournal
 from chockstone.engine.samples.requests import SampleFacts
 from support.engine.making import until
@@ -265,14 +266,20 @@ async def test_every_life_that_finds_something_is_above_those_before(tmp_path: P
     assert lives == [0, 1, 2, 3]
 
 
-async def test_lives_of_a_journal_are_above_those_of_one_that_was_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [1, 0.05])
+async def test_lives_of_a_journal_are_above_those_of_one_that_was_lost(tmp_path: Path, seconds: float) -> None:
     async with opened(tmp_path / "lost", now=2e9) as (journal, _):
         assert journal.life == journal.first_life > 0
         await journal.add(facts(0), b"prompt")
         lost = journal.life
 
-    async with opened(tmp_path / "next", now=2e9 + 1) as (journal, _):
+    async with opened(tmp_path / "next", now=2e9 + seconds) as (journal, _):
         assert journal.first_life == journal.life > lost
+
+
+async def test_cursors_fit_into_63_bits_for_twenty_years(tmp_path: Path) -> None:
+    async with opened(tmp_path, now=2.4e9) as (journal, _):
+        assert (journal.life + 1) * CURSORS < 1 << 63
 
 
 async def test_a_journal_knows_the_first_of_its_lives_as_long_as_it_is_whole(tmp_path: Path) -> None:
