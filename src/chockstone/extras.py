@@ -47,6 +47,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "replica": ("aiohttp",),
     "vllm": ("aiohttp",),
     "constrained": ("llguidance",),
+    "gguf": ("gguf", "safetensors", "tokenizers", "torch", "transformers"),
     "wandb": ("wandb",),
     "mlflow": ("mlflow", "sqlalchemy"),
     "trackio": ("trackio",),

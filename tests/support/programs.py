@@ -13,6 +13,7 @@ import pytest
 PACKAGES: Final[Mapping[str, str]] = {  # as Debian calls them
     "bsdtar": "libarchive-tools",
     "chromium": "chromium",
+    "curl": "curl",
     "tar": "tar",
     "initdb": "postgresql",
     "node": "nodejs",

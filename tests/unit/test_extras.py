@@ -142,6 +142,7 @@ def test_a_command_that_needs_an_extra_says_which(tmp_path: Path) -> None:
         (["train", "--env", "arithmetic"], "train"),
         (["train", "--env", "arithmetic", "--server", "http://127.0.0.1:1"], "train"),
         ([*export, "--merge", "--base", str(tmp_path)], "server"),
+        ([*export[:-1], str(tmp_path / "out.gguf"), "--to", "gguf", "--base", str(tmp_path)], "gguf"),
     ]
 
     results = run_without_extras(*(words for words, _ in expected))

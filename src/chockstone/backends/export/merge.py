@@ -11,7 +11,9 @@ Shapes: I in, O out, R rank.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +45,20 @@ from chockstone.wire.failures import BadRequest, RequestError
 _MERGEABLE: Final = ("F64", "F32", "BF16", "F16")  # tensors of other types cannot be merged
 
 
+@dataclass(frozen=True, slots=True)
+class MergedModel:
+    """A run merged into its base model. The weights are computed when they are read, a few megabytes at a time."""
+
+    outputs: Sequence[Output]  # named and cut as the files of the base, or as in memory
+    config: dict[str, Any]  # Any: JSON, of its config.json
+    parsed_config: Any  # Any: the config of transformers, for text only
+    companions: Mapping[str, bytes]  # files of the tokenizer and the generation settings
+    shapes: Mapping[str, tuple[int, ...]]  # of all weights, by their names in memory
+    names: Mapping[str, str]  # by the key of an output: the weight that it is, or is a part of; not for unused tensors
+    head: str  # name of the output layer's weight
+    is_tied: bool  # the output layer has no weight of its own, unless the outputs have one
+
+
 def merge_archive(
     archive: Archive,
     base: Path,
@@ -57,6 +73,17 @@ def merge_archive(
     called with numbers of bytes written. On return everything is durable. Raises ExportRefused, DamagedArchive or
     StoreError, and leaves nothing behind then.
     """
+    with open_merged(archive, base) as model, new_directory(directory) as partial:
+        write_shards(model.outputs, partial, shard_bytes=shard_bytes, on_bytes=on_bytes)
+        for name, content in {CONFIG: render_config(model.config), **model.companions}.items():
+            write_file(partial / name, content)
+            on_bytes(len(content))
+        fsync_directory(partial)
+
+
+@contextmanager
+def open_merged(archive: Archive, base: Path) -> Iterator[MergedModel]:
+    """The merged model, which can be read inside the block. Raises as merge_archive does."""
     try:
         config = read_config(base)
         companions = read_companions(base)
@@ -72,13 +99,16 @@ def merge_archive(
             numbers = open_as_trained(files, config, layout.layers, trained_on=_precision(archive))
             merging = _Lora(archive, numbers, layout, spec)
         outputs = merging.outputs()
-        config = unquantised(untied(config) if merging.unties else config)
-        with new_directory(directory) as partial:
-            write_shards(outputs, partial, shard_bytes=shard_bytes, on_bytes=on_bytes)
-            for name, content in ({CONFIG: render_config(config)} | companions).items():
-                write_file(partial / name, content)
-                on_bytes(len(content))
-            fsync_directory(partial)
+        yield MergedModel(
+            outputs,
+            unquantised(untied(config) if merging.unties else config),
+            layout.config,
+            companions,
+            layout.shapes,
+            {output.key: name for output in outputs if (name := layout.name(output.key)) is not None},
+            layout.head,
+            layout.is_tied and not merging.unties,
+        )
 
 
 def _spec(archive: Archive) -> RunSpec:
@@ -123,7 +153,9 @@ class _Layout:
             self.embedding = f"{names[id(model.get_input_embeddings())]}.weight"
             self.head = f"{names[id(model.get_output_embeddings())]}.weight"
             self._sources = find_sources(model, files.shapes)
-            self.names = set(model.state_dict())
+            self._names = {key: name for name, source in self._sources.items() for _, key in source.keys}
+            self.shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+            self.config = config.get_text_config()
             self.is_tied = self.head in find_ties(model)
             self.layers = {
                 self.file_key(f"{name}.weight"): (layer.out_features, layer.in_features)
@@ -137,6 +169,10 @@ class _Layout:
         """The key of a weight in the files; its own name if the files have it under no other."""
         source = self._sources.get(name)
         return name if source is None or source.converter is not None else source.keys[0][1]
+
+    def name(self, key: str) -> str | None:
+        """The weight that a key of the files is, or is a part of; None if it is of no weight."""
+        return self._names.get(key, key if key in self.shapes else None)
 
     def joined_keys(self, name: str) -> set[str]:
         """The keys of a weight in the files, if several tensors of the files become it in memory."""
@@ -165,7 +201,7 @@ class _Lora:
         if self.unties:
             shapes.setdefault(self._head, shapes[self._source(self._head)])
         if missing := sorted(self._layers.keys() - shapes.keys()):
-            if missing[0] in self._layout.names - {self._head}:
+            if missing[0] in self._layout.shapes.keys() - {self._head}:
                 raise ExportRefused(
                     f"the run trained {missing[0]!r}, which the base model's files store in another form; export the "
                     "run as a PEFT adapter instead"

@@ -1,4 +1,4 @@
-"""Extracts an archive into a directory, converts it, or merges its adapter into a base model (``export``)."""
+"""Extracts an archive into a directory, converts it, or merges it into its base model (``export``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,56 @@ from chockstone.cli.output.terminal import bytes_bar, print_json, print_line
 from chockstone.extras import require
 
 if TYPE_CHECKING:
+    from chockstone.backends.export.gguf.tensors import NumberType
     from chockstone.integrations.formats.exporting import TargetFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """``export`` without further options. No ``members``: all of them."""
+
+    members: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """What ``--merge`` and its options ask for."""
+
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class GgufExport:
+    """What ``--to gguf`` and its options ask for. ``number_type`` None: that of the base model."""
+
+    base: str
+    number_type: NumberType | None
+    with_tokenizer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What ``--to torch``, ``safetensors``, ``dcp`` or ``hf`` and its options ask for."""
+
+    to: TargetFormat
+    part: str | None = None
+    shard_bytes: int | None = None
+
+
+ExportTask = Extraction | Merging | GgufExport | Conversion
+
+
+def write_target(target: CommandTarget, place: str, task: ExportTask, *, as_json: bool) -> None:
+    """Write the checkpoint to ``place``, which must not exist, and print what was written."""
+    match task:
+        case Extraction(members):
+            export_target(target, place, members=members, as_json=as_json)
+        case Merging(base):
+            merge_target(target, place, base=base, as_json=as_json)
+        case GgufExport():
+            gguf_target(target, place, task, as_json=as_json)
+        case Conversion():
+            convert_target(target, place, task, as_json=as_json)
 
 
 def export_target(target: CommandTarget, directory: str, *, members: list[str], as_json: bool) -> None:
@@ -53,13 +102,32 @@ def merge_target(target: CommandTarget, directory: str, *, base: str, as_json: b
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """What ``--to`` and its options ask for."""
+def gguf_target(target: CommandTarget, place: str, task: GgufExport, *, as_json: bool) -> None:
+    """Write the base model with the checkpoint merged into it as one GGUF file."""
+    require("gguf", "an export to GGUF")
+    from chockstone.backends.export.gguf.export import GgufOptions, export_gguf  # late: brings torch
 
-    to: TargetFormat
-    part: str | None = None
-    shard_bytes: int | None = None
+    options = GgufOptions(task.number_type, with_tokenizer=task.with_tokenizer)
+    with target.open() as archive:
+        report = export_gguf(
+            archive,
+            Path(task.base),
+            Path(place),
+            options,
+            progress=lambda what, total_bytes: bytes_bar(f"{target.name}: {what}", total_bytes),
+        )
+    if as_json:
+        facts = {"to": "gguf", "base": task.base, "architecture": report.architecture, "type": report.number_type}
+        entry = {"name": Path(place).name, "size_bytes": report.size_bytes, "tensors": report.tensors}
+        document = {"name": target.name, "path": str(Path(place).absolute()), **facts, "files": [entry]}
+        print_json({**document, "notes": list(report.notes)})
+        return
+    for note in report.notes:
+        print_line(printable(note))
+    print_line(
+        f"{printable(task.base)} with the checkpoint merged in, as {report.architecture} in {report.number_type}: "
+        f"{format_count(report.tensors, 'tensor')}, {format_size(report.size_bytes)}, verified, in {printable(place)}"
+    )
 
 
 def convert_target(target: CommandTarget, place: str, conversion: Conversion, *, as_json: bool) -> None:

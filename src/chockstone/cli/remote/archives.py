@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from chockstone.checkpoints.errors import ExportRefused
 from chockstone.checkpoints.stores.file_source import open_file
 from chockstone.cli.local.differences import compare_targets
-from chockstone.cli.local.extraction import Conversion, convert_target, export_target, merge_target
+from chockstone.cli.local.extraction import ExportTask, write_target
 from chockstone.cli.local.targets import CommandTarget, find_archive
 from chockstone.cli.output.exit_codes import ExitCode
 from chockstone.cli.output.formatting import format_size, printable
@@ -52,31 +52,15 @@ def download_served(server: Server, path: TinkerPath, file: str, *, as_json: boo
         print_line(f"{format_size(size_bytes)}, verified, in {printable(file)}")
 
 
-def export_served(
-    server: Server,
-    path: TinkerPath,
-    directory: str,
-    *,
-    members: list[str],
-    base: str | None,
-    conversion: Conversion | None,
-    as_json: bool,
-) -> None:
-    """``base``: the model that an adapter is merged into; None leaves it as it is. ``conversion``: None extracts."""
-    target = Path(directory)
+def export_served(server: Server, path: TinkerPath, place: str, task: ExportTask, *, as_json: bool) -> None:
+    target = Path(place)
     if os.path.lexists(target):  # before the download, which may take long
-        raise ExportRefused(f"{str(target)!r} exists already; name a directory that does not")
+        raise ExportRefused(f"{str(target)!r} exists already; name a place that does not")
     with (
         _explained_interruption(target),
         fetched(lambda: server.place(route(path, "archive")), target, label=str(path)) as part,
     ):
-        found = CommandTarget(str(path), lambda: open_file(part))
-        if conversion is not None:
-            convert_target(found, directory, conversion, as_json=as_json)
-        elif base is None:
-            export_target(found, directory, members=members, as_json=as_json)
-        else:
-            merge_target(found, directory, base=base, as_json=as_json)
+        write_target(CommandTarget(str(path), lambda: open_file(part)), place, task, as_json=as_json)
 
 
 def compare_served(server: Server, before: str, after: str, *, as_json: bool) -> int:

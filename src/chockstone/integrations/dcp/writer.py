@@ -157,12 +157,12 @@ class ArchiveWriter(StorageWriter):
 
     def _job(self, session: RankSession, tree: Tree, own: RankItems, started: float) -> SaveJob:
         store = open_store(self._store)
-        snapshot = session.snapshotter.take_tree(tree, rank=session.rank, world_size=session.world_size)
+        snapshot = session.snapshotter.begin(tree, rank=session.rank, world_size=session.world_size).run(lambda: False)
         self._staging.end()
         place = (store.url, self.prefix)
         is_first = place not in session.seen_places
         session.seen_places.add(place)
-        request = self._request(own)
+        request = dataclasses.replace(self._request(own), started=started)
         return SaveJob(
             store,
             self.prefix,
@@ -171,7 +171,6 @@ class ArchiveWriter(StorageWriter):
             session.clock,
             self.retention,
             SaveHandle(request.name),
-            blocked_seconds=time.perf_counter() - started,
             is_first=is_first,
             bytes_per_second=self._bytes_per_second,
         )

@@ -36,6 +36,26 @@ def test_export_refuses_what_exists_and_leaves_nothing_of_damage(store: Path, tm
     assert os.listdir(tmp_path) == ["store"]
 
 
+def test_export_writes_one_file_for_llama_cpp(tmp_path: Path) -> None:
+    from support.backends.gguf_models import make_base, save  # late: brings torch
+
+    base = make_base(tmp_path / "base", "mistral", sliding_window=32)
+    save(base, tmp_path / "store")
+    words = ["export", tmp_path / "store", "one"]
+
+    result = run_json(*words, tmp_path / "a.gguf", "--to", "gguf", "--base", base.directory, "--type", "q8_0")
+    again = run(*words, tmp_path / "a.gguf", "--to", "gguf", "--base", base.directory)
+    bare = run(*words, tmp_path / "b.gguf", "--to", "gguf", "--merge", "--base", base.directory, "--no-tokenizer")
+
+    assert (result["to"], result["architecture"], result["type"]) == ("gguf", "llama", "q8_0")
+    assert result["files"] == [{"name": "a.gguf", "size_bytes": (tmp_path / "a.gguf").stat().st_size, "tensors": 21}]
+    assert result["notes"][0].startswith("context_length is 32")
+    assert (again.exit_code, "exists already" in again.stderr) == (2, True)
+    assert bare.exit_code == 0
+    assert "with the checkpoint merged in, as llama in f32: 21 tensors" in bare.stdout.splitlines()[-1]
+    assert sorted(os.listdir(tmp_path)) == ["a.gguf", "b.gguf", "base", "store"]
+
+
 def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
     with Checkpointer(tmp_path / "store") as checkpointer:
         checkpointer.save({"w": np.zeros(300_000_000, dtype=np.uint8)}, name="large")

@@ -20,9 +20,10 @@ from chockstone.cli.commands.options import (
 from chockstone.cli.output.reporting import reporting
 
 if TYPE_CHECKING:
-    from chockstone.cli.local.extraction import Conversion
+    from chockstone.cli.local.extraction import ExportTask
 
-ExportTarget = Literal["files", "torch", "safetensors", "dcp", "hf"]
+ExportTarget = Literal["files", "torch", "safetensors", "dcp", "hf", "gguf"]
+NumberType = Literal["f32", "f16", "bf16", "q8_0"]
 
 Where = Annotated[str, typer.Argument(metavar="STORE|FILE|PATH", help="Store, archive file, or tinker://… path.")]
 NameOrDirectory = Annotated[
@@ -32,10 +33,12 @@ NewDirectory = Annotated[
     str | None,
     typer.Argument(
         metavar="DIRECTORY",
-        help="Directory, or file for --to torch, to create; it must not exist. Always the last argument.",
+        help="Directory, or file for --to torch and gguf, to create; it must not exist. Always the last argument.",
     ),
 ]
-To = Annotated[ExportTarget, typer.Option("--to", metavar="FORMAT", help="Write files, torch, safetensors, dcp or hf.")]
+To = Annotated[
+    ExportTarget, typer.Option("--to", metavar="FORMAT", help="Write files, torch, safetensors, dcp, hf or gguf.")
+]
 Part = Annotated[
     str | None, typer.Option(metavar="KEY", help="Key of the model for --to safetensors.  [default: model]")
 ]
@@ -50,7 +53,19 @@ Merge = Annotated[
     bool, typer.Option("--merge", help="Merge the adapter into its base model, and write the merged model.")
 ]
 Base = Annotated[
-    str | None, typer.Option(metavar="DIRECTORY", help="Hugging Face directory of the base model for --merge.")
+    str | None,
+    typer.Option(metavar="DIRECTORY", help="Hugging Face directory of the base model for --merge and --to gguf."),
+]
+GgufType = Annotated[
+    NumberType | None,
+    typer.Option(
+        "--type",
+        metavar="TYPE",
+        help="Type of the numbers of --to gguf: f32, f16, bf16 or q8_0.  [default: that of the base model]",
+    ),
+]
+NoTokenizer = Annotated[
+    bool, typer.Option("--no-tokenizer", help="Write --to gguf without a tokenizer: programs give it token ids.")
 ]
 
 
@@ -64,6 +79,8 @@ def export(
     member: Members = None,
     merge: Merge = False,
     base: Base = None,
+    gguf_type: GgufType = None,
+    no_tokenizer: NoTokenizer = False,
     server: ServerUrl = SERVER,
     key: Key = KEY,
     as_json: AsJson = False,
@@ -78,7 +95,10 @@ def export(
     --to torch writes one file that torch.load(weights_only=True) opens. --to safetensors writes the model: one
     file if the name ends in .safetensors, otherwise a directory, with an index if it needs several files.
     --to dcp writes a directory that torch.distributed.checkpoint loads. --to hf writes a checkpoint-N
-    directory, from which a Hugging Face Trainer resumes. `import` reads all of them.
+    directory, from which a Hugging Face Trainer resumes. `import` reads all of these.
+
+    --to gguf merges a checkpoint of a server's run into its base model, and writes one file for llama.cpp. It
+    needs the extra gguf.
 
     \b
     Examples:
@@ -90,17 +110,23 @@ def export(
       chockstone checkpoints export ./step-00000100.tar ./unpacked
       chockstone checkpoints export /data/checkpoints run-1/s100 ./s.pt --to torch
       chockstone checkpoints export ./step-00000100.tar ./dcp --to dcp
+      chockstone checkpoints export tinker://RUN/sampler_weights/s100 ./s.gguf \\
+          --to gguf --base ./models/qwen3-8b --type q8_0
     """
     with reporting(as_json=as_json, debug=debug):
         from chockstone.cli.remote.addresses import is_address
 
-        if merge != (base is not None):
-            raise typer.BadParameter("--merge and --base DIRECTORY need each other", param_hint="--merge")
-        refuse(merge and member, "--member", "selects files of a checkpoint; a merged model is written as a whole")
-        refuse(to != "files" and (merge or member), "--merge or --member", f"cannot be combined with --to {to}")
-        conversion = _read_conversion(to, part, shard_size)
+        place = directory or name
+        refuse(
+            to == "gguf" and not place.endswith(".gguf"), repr(place), "must end in .gguf, as --to gguf writes a file"
+        )
+        task = _read_task(to, member or [], part, shard_size, base, gguf_type, merge=merge, no_tokenizer=no_tokenizer)
         if not is_address(where):
-            _export_here(where, name, directory, member or [], base, conversion, as_json=as_json)
+            from chockstone.cli.local.extraction import write_target
+            from chockstone.cli.local.targets import find_one
+
+            target = find_one(where, None if directory is None else name)
+            write_target(target, place, task, as_json=as_json)
             return
         from chockstone.cli.remote.addresses import find_readable
         from chockstone.cli.remote.archives import export_served
@@ -108,44 +134,43 @@ def export(
 
         refuse(directory, repr(directory), "is one argument too many: write the path and the directory")
         asked = connect(server, key)
-        path = find_readable(asked, where)
-        export_served(asked, path, name, members=member or [], base=base, conversion=conversion, as_json=as_json)
+        export_served(asked, find_readable(asked, where), place, task, as_json=as_json)
 
 
-def _export_here(
-    where: str,
-    name: str,
-    directory: str | None,
+def _read_task(
+    to: ExportTarget,
     members: list[str],
+    part: str | None,
+    shard_size: str | None,
     base: str | None,
-    conversion: Conversion | None,
+    gguf_type: NumberType | None,
     *,
-    as_json: bool,
-) -> None:
-    """Write a checkpoint of a store or a file of this machine."""
-    from chockstone.cli.local.extraction import convert_target, export_target, merge_target
-    from chockstone.cli.local.targets import find_one
-
-    target = find_one(where, None if directory is None else name)
-    if conversion is not None:
-        convert_target(target, directory or name, conversion, as_json=as_json)
-    elif base is not None:
-        merge_target(target, directory or name, base=base, as_json=as_json)
-    else:
-        export_target(target, directory or name, members=members, as_json=as_json)
-
-
-def _read_conversion(to: ExportTarget, part: str | None, shard_size: str | None) -> Conversion | None:
-    """What --to and its options ask for; None extracts the members."""
-    from chockstone.cli.local.extraction import Conversion
+    merge: bool,
+    no_tokenizer: bool,
+) -> ExportTask:
+    """What --to and the other options ask for."""
+    from chockstone.cli.local.extraction import Conversion, Extraction, GgufExport, Merging
     from chockstone.cli.output.formatting import parse_size
 
     if to != "safetensors":
         refuse(part, "--part", "is for --to safetensors; the other formats hold the whole state")
         refuse(shard_size, "--shard-size", "is for --to safetensors")
-    if to == "files":
-        return None
-    return Conversion(to, part, None if shard_size is None else parsed(parse_size, shard_size, "--shard-size"))
+    if to == "gguf":
+        refuse(members, "--member", "selects files of a checkpoint; a merged model is written as a whole")
+        if base is None:
+            raise typer.BadParameter(
+                "needs --base DIRECTORY, the model that the run was trained on", param_hint="--to gguf"
+            )
+        return GgufExport(base, gguf_type, with_tokenizer=not no_tokenizer)
+    refuse(gguf_type, "--type", "is for --to gguf")
+    refuse(no_tokenizer, "--no-tokenizer", "is for --to gguf")
+    if merge != (base is not None):
+        raise typer.BadParameter("--merge and --base DIRECTORY need each other", param_hint="--merge")
+    refuse(merge and members, "--member", "selects files of a checkpoint; a merged model is written as a whole")
+    if to != "files":
+        refuse(merge or members, "--merge or --member", f"cannot be combined with --to {to}")
+        return Conversion(to, part, None if shard_size is None else parsed(parse_size, shard_size, "--shard-size"))
+    return Extraction(members) if base is None else Merging(base)
 
 
 def download(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from chockstone.checkpoints.restoring.new_directory import new_directory
+from chockstone.checkpoints.restoring.new_file import sync_file
 from chockstone.checkpoints.stores.posix import fsync_directory
 from chockstone.extras import require
 from chockstone.integrations.formats.reading.type_notes import NOTES, encode_notes, make_plain
-from chockstone.integrations.formats.writing.new_file import sync_file
 
 
 def write_dcp_directory(state: dict[str, Any], target: Path) -> Counter[str]:  # Any: a state

@@ -13,10 +13,10 @@ from chockstone.checkpoints.errors import ExportRefused
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
 from chockstone.checkpoints.format.tree import flatten
 from chockstone.checkpoints.restoring.new_directory import new_directory
+from chockstone.checkpoints.restoring.new_file import new_file, sync_file
 from chockstone.checkpoints.saving.snapshot import arrange
 from chockstone.checkpoints.state_archive import TensorMember
 from chockstone.checkpoints.stores.posix import fsync_directory
-from chockstone.integrations.formats.writing.new_file import new_file, sync_file
 
 MODEL_KEYS: Final = ("model", "state_dict", "adapter_model")
 _CHUNK_BYTES: Final = 8 * 1024**2

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from chockstone.checkpoints.restoring.new_file import new_file
 from chockstone.extras import require
 from chockstone.integrations.formats.reading.type_notes import NOTES, encode_notes, make_plain
-from chockstone.integrations.formats.writing.new_file import new_file
 
 
 def write_torch_file(state: dict[str, Any], target: Path) -> Counter[str]:  # Any: a state

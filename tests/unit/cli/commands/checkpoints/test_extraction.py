@@ -10,6 +10,12 @@ from support.cli.usage import check_help, check_refused
     [
         (["export", "tinker://a/weights/b", "c", "--merge"], "need each other"),
         (["export", "tinker://a/weights/b", "c", "d"], "is one argument too many"),
+        (["export", "tinker://a/weights/b", "c.gguf", "--to", "gguf"], "needs --base DIRECTORY"),
+        (["export", "tinker://a/weights/b", "c", "--to", "gguf", "--base", "d"], "must end in .gguf"),
+        (["export", "tinker://a/weights/b", "c.gguf", "--to", "gguf", "--base", "d", "--member", "e"], "as a whole"),
+        (["export", "tinker://a/weights/b", "c", "--to", "torch", "--type", "f16"], "is for --to gguf"),
+        (["export", "tinker://a/weights/b", "c", "--no-tokenizer"], "is for --to gguf"),
+        (["export", "tinker://a/weights/b", "c", "--to", "dcp", "--member", "e"], "cannot be combined with --to dcp"),
     ],
 )
 def test_words_that_do_not_go_together_are_refused_without_a_server(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chockstone.checkpoints.errors import ExportRefused
-from chockstone.integrations.formats.writing.new_file import new_file
+from chockstone.checkpoints.restoring.new_file import new_file
 
 
 def test_a_file_appears_whole(tmp_path: Path) -> None:
