@@ -34,6 +34,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from chockstone.checkpoints.errors import CheckpointError, InvalidName, SaveFailed
 from chockstone.checkpoints.format.layout import Member
+from chockstone.checkpoints.format.tree import flatten
 from chockstone.checkpoints.ranks.coordinator import RankCoordinator
 from chockstone.checkpoints.reading.archive import Archive, Verify
 from chockstone.checkpoints.reading.listing import StoredCheckpoint, is_set_aside, list_checkpoints
@@ -48,11 +49,12 @@ from chockstone.checkpoints.runtime.threads import lower_priority
 from chockstone.checkpoints.saving.admission import Admission
 from chockstone.checkpoints.saving.buffers import Buffers
 from chockstone.checkpoints.saving.clock import Clock
+from chockstone.checkpoints.saving.copy_progress import CopyFailed
 from chockstone.checkpoints.saving.handle import SaveHandle
 from chockstone.checkpoints.saving.job import SaveJob
 from chockstone.checkpoints.saving.pace import Pace
 from chockstone.checkpoints.saving.request import SaveOptions, SaveRequest, make_request
-from chockstone.checkpoints.saving.snapshot import Snapshotter
+from chockstone.checkpoints.saving.snapshot import SnapshotCopy, Snapshotter
 from chockstone.checkpoints.stores.store import Store, check_name, open_store
 
 log = logging.getLogger(__name__)
@@ -364,51 +366,60 @@ class Checkpointer:
     def _copy_and_write(
         self, snapshotter: Snapshotter, state: Mapping[str, object], request: SaveRequest, handle: SaveHandle
     ) -> None:
-        writes = False
+        """The writer follows the copy. Among ranks it begins after the copy, when this rank can promise its part."""
+        copy: SnapshotCopy | None = None
+        writer: threading.Thread | None = None
         try:
-            snapshot = snapshotter.take(state, is_abandoned=handle.is_abandoned, **self._coordinator.rank_arguments())
-            with self._lock:
-                self._refuse_closed()
-                previous = self._queue(handle)
+            copy = snapshotter.begin(flatten(state), **self._coordinator.rank_arguments())
+            if self._coordinator.has_peers:
+                copy.run(handle.is_abandoned)
             job = SaveJob(
                 self.store,
                 self.prefix,
                 request,
-                snapshot,
+                copy.snapshot,
                 self._clock,
                 self.retention,
                 handle,
-                blocked_seconds=time.perf_counter() - request.started,
                 is_first=not self._has_saved,
                 was_skipped=request.name in self._skipped,
                 bytes_per_second=self._bytes_per_second,
             )
+            with self._lock:
+                self._refuse_closed()
+                previous = self._queue(handle)
             writer = threading.Thread(
                 target=copy_context().run,  # the writer's log lines say as much as the caller's
                 args=(self._write, job, snapshotter, previous),
                 name="chockstone-save",
                 daemon=True,
             )
-            writes = True
             writer.start()
+            if not self._coordinator.has_peers:
+                copy.run(handle.is_abandoned)
         except BaseException as error:
-            if writes and not isinstance(error, RuntimeError):
-                handle.abandon()  # interrupted, but the writer may run, and then it owns the buffer
-            else:
+            could_not_start = isinstance(error, RuntimeError) and writer is not None and writer.ident is None
+            if copy is None or writer is None or could_not_start:
                 self._buffers.release(snapshotter)
                 handle._fail(error, seen=True)
                 self._decline(error)
+            else:  # the writer may run, and then it owns the buffer
+                handle.abandon()
+                copy.snapshot.progress.fail(error)
             raise
 
     def _write(self, job: SaveJob, snapshotter: Snapshotter, previous: SaveHandle | None) -> None:
-        lower_priority()
         try:
             if previous is not None:
                 previous._wait()
             saved = self._coordinator.write(job)
             self._has_saved = True
+        except CopyFailed as failed:
+            self._buffers.release(snapshotter)
+            job.handle._fail(failed.error, seen=True)  # by the caller of ``save``
         except BaseException as error:  # noqa: BLE001  # kept on the handle; the next save raises it if unseen
             log.warning("checkpoint failed name=%s error=%s", job.request.name, error)
+            job.snapshot.progress.wait_until_ended()  # the buffer is not free before
             self._buffers.release(snapshotter)
             job.handle._fail(error)
         else:

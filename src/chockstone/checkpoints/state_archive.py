@@ -24,11 +24,10 @@ from chockstone.checkpoints.format.host_memory import Bytes
 from chockstone.checkpoints.format.safetensors_header import SUFFIX
 from chockstone.checkpoints.format.tree import STATE, Leaf, flatten
 from chockstone.checkpoints.saving.file_image import MemberSource
-from chockstone.checkpoints.saving.snapshot import Section, Snapshot, arrange
+from chockstone.checkpoints.saving.snapshot import Section, arrange, encode_state
 from chockstone.checkpoints.stores.store import Store
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})  # Any: plain JSON of the caller's
-_NOTHING: Final = np.empty(0, dtype=np.uint8)
 
 
 def write_state(
@@ -59,7 +58,7 @@ def write_state(
             raise UnstorableValue(f"{leaf.group}.{leaf.key}", "a sharded tensor is saved with Checkpointer.save")
     arrangement = arrange(tree.leaves)
     members: dict[str, Path | bytes | MemberSource] = {
-        STATE: Snapshot(tree.skeleton, arrangement.sections, _NOTHING).encode_state(),
+        STATE: encode_state(tree.skeleton),
         **files,
     }
     for section in arrangement.sections:

@@ -15,7 +15,7 @@ from chockstone.checkpoints.ranks.buffer_pool import BufferPool
 from chockstone.checkpoints.ranks.ownership import Chunk, Ownership, plan_ownership
 from chockstone.checkpoints.ranks.share import RankShare, Received, file_runs
 from chockstone.checkpoints.saving.image import Image
-from chockstone.checkpoints.saving.snapshot import Snapshotter
+from chockstone.checkpoints.saving.snapshot import Snapshotter, encode_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Shares:
 
 def make_shares(state: dict[str, Any], *, world_size: int) -> Shares:
     whole = Snapshotter().take(state)
-    files = {"state.json": whole.encode_state()}
+    files = {"state.json": encode_state(whole.skeleton)}
     small = [(name, len(content)) for name, content in files.items()]
     large = [(section.name, len(section.header) + section.size) for section in whole.sections]
     manifest = Manifest("weights", 1, datetime(2030, 1, 1, tzinfo=UTC), members=(*small, *large))

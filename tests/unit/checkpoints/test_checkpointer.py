@@ -19,8 +19,12 @@ from chockstone.checkpoints.errors import (
     SaveFailed,
     UnstorableValue,
 )
+from chockstone.checkpoints.saving import tensor_copies
+from chockstone.checkpoints.saving.copy_progress import CopyProgress
+from chockstone.checkpoints.saving.snapshot import Snapshotter
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import Sink
+from support.archives import assert_same
 from support.checkpoints.damage import partials
 from support.tensors import full, ones, zeros
 
@@ -46,9 +50,44 @@ class GatedStore(FileStore):
         return sink
 
 
+class WatchedStore(FileStore):
+    """Tells when the first bytes are written."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.first_bytes = threading.Event()
+
+    def begin(self, name: str, size: int) -> Sink:
+        sink = super().begin(name, size)
+        write_at = sink.write_at
+
+        def write(offset: int, data: memoryview) -> None:
+            write_at(offset, data)
+            self.first_bytes.set()
+
+        sink.write_at = write  # type: ignore[method-assign]
+        return sink
+
+
 class FailingStore(FileStore):
     def begin(self, name: str, size: int) -> Sink:
         raise CheckpointError("the disk is on fire")
+
+
+def copy_last_piece_after(event: threading.Event, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+    """Have the copy of a state of 40 MB wait before its last piece, and raise there if it ``fails``."""
+    moved = iter(range(100))
+    move = tensor_copies.move
+
+    def wait_and_move(target: int, source: int, size: int) -> None:
+        if next(moved) == 4:
+            assert event.wait(60)
+            if fails:
+                raise OSError("the device is gone")
+        move(target, source, size)
+
+    monkeypatch.setattr(tensor_copies, "move", wait_and_move)
+    monkeypatch.setattr(tensor_copies, "_count_helpers", lambda _: 0)
 
 
 @pytest.fixture
@@ -72,6 +111,71 @@ def test_the_state_may_change_as_soon_as_save_returns(gated: GatedStore) -> None
 
     assert loaded["x"].sum() == 0
     assert loaded["plain"] == [1]
+
+
+def test_the_archive_is_written_while_the_state_is_still_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WatchedStore(tmp_path)
+    copy_last_piece_after(store.first_bytes, monkeypatch)
+    state = {"w": full(10_000_000, 3.0), "x": full(300, 2.0)}
+
+    with Checkpointer(store) as checkpointer:
+        saved = checkpointer.save(state, step=1).result()
+        loaded = checkpointer.load()
+
+    assert_same(loaded, state)
+    assert 0 < saved.blocked_seconds <= saved.seconds
+
+
+def test_a_copy_that_fails_while_the_archive_is_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WatchedStore(tmp_path)
+    with Checkpointer(store) as checkpointer:
+        with monkeypatch.context() as patch:
+            copy_last_piece_after(store.first_bytes, patch, fails=True)
+            with pytest.raises(OSError, match="the device is gone"):
+                checkpointer.save({"w": full(10_000_000, 3.0)}, step=1)
+
+        checkpointer.save({"w": full(10_000_000, 4.0)}, step=2).result()
+        assert [found.name for found in checkpointer.checkpoints()] == ["step-00000002"]
+
+    assert partials(tmp_path) == []
+
+
+def test_a_save_that_is_refused_gives_its_memory_back_when_the_copy_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next save would copy into memory that this one still writes to."""
+    checkpointer = Checkpointer(FailingStore(tmp_path))
+    released: list[bool] = []
+    has_ended = threading.Event()
+    refused = threading.Event()
+    release, end = checkpointer._buffers.release, CopyProgress.end
+    wait = CopyProgress.wait_until_ended
+
+    def note_release(snapshotter: Snapshotter) -> None:
+        released.append(has_ended.is_set())
+        release(snapshotter)
+
+    def note_end(progress: CopyProgress) -> None:
+        has_ended.set()
+        end(progress)
+
+    def note_refusal(progress: CopyProgress) -> None:
+        refused.set()
+        wait(progress)
+
+    monkeypatch.setattr(checkpointer._buffers, "release", note_release)
+    monkeypatch.setattr(CopyProgress, "end", note_end)
+    monkeypatch.setattr(CopyProgress, "wait_until_ended", note_refusal)
+    copy_last_piece_after(refused, monkeypatch)
+
+    with pytest.raises(CheckpointError, match="on fire"):
+        checkpointer.save({"w": full(10_000_000, 3.0)}, step=1).result()
+
+    assert released == [True]
 
 
 def test_nothing_is_visible_before_the_commit(gated: GatedStore) -> None:

@@ -79,10 +79,14 @@ async def test_old_checkpoints_that_take_their_time_to_go_do_not_make_the_last_o
 async def test_an_error_waits_for_a_save_no_longer_than_a_stop_does(
     server: FakeServer, ledger: Ledger, tmp_path: Path
 ) -> None:
+    async def pace(what: str) -> None:
+        if what == "sample" and server.reached["sample"] > 2:  # of the second step
+            await server.until("save_state")
+            raise OSError("it is away")
+
+    server.pace = pace
     server.hold("save_state")  # for ever
     task = asyncio.create_task(trainer(tmp_path, ledger, save_every=1, stop_seconds=0.05).run())
-    await server.until("save_state")
-    server.fail("sample", OSError("it is away"))
 
     await ended(task)
     with pytest.raises(OSError, match="it is away"):

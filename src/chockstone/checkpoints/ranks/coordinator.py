@@ -9,6 +9,7 @@ from chockstone.checkpoints.ranks.peers import Peers
 from chockstone.checkpoints.ranks.ranked_restore import Attempt, RankedRestore, Walk
 from chockstone.checkpoints.ranks.ranked_save import RankedSave, RankedSaveCache, decline
 from chockstone.checkpoints.restoring.receipt import RestoreReceipt
+from chockstone.checkpoints.runtime.threads import lower_priority
 from chockstone.checkpoints.saving.handle import SavedCheckpoint, SaveHandle
 from chockstone.checkpoints.saving.job import SaveJob
 
@@ -42,6 +43,11 @@ class RankCoordinator:
         return {} if self._peers is None else {"rank": self._peers.rank, "world_size": self._peers.world_size}
 
     def write(self, job: SaveJob) -> SavedCheckpoint:
+        """Write with low priority. A plan takes a millisecond, and the disk is idle meanwhile; the first takes longer,
+        because it looks at the store."""
+        if self._peers is None and not job.is_first:
+            return job.run(on_planned=lower_priority)
+        lower_priority()
         return job.run() if self._peers is None else RankedSave(job, self._peers, self._cache).run()
 
     def decline(self, error: BaseException, *, turn: SaveHandle, previous: SaveHandle | None) -> None:

@@ -1,11 +1,14 @@
-"""Save jobs: the background half of a save, from a snapshot in memory to a committed archive."""
+"""Save jobs: the background half of a save, from a snapshot in memory to a committed archive.
+
+A job may begin while the snapshot is still being copied.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -28,7 +31,7 @@ from chockstone.checkpoints.saving.image import Image
 from chockstone.checkpoints.saving.pace import Pace
 from chockstone.checkpoints.saving.request import SaveRequest
 from chockstone.checkpoints.saving.set_aside import set_aside
-from chockstone.checkpoints.saving.snapshot import Snapshot
+from chockstone.checkpoints.saving.snapshot import Snapshot, encode_state
 from chockstone.checkpoints.saving.writer import Write
 from chockstone.checkpoints.stores.store import Sink, Store
 
@@ -47,14 +50,15 @@ class SaveJob:
     clock: Clock
     retention: Retention | None
     handle: SaveHandle
-    blocked_seconds: float
     is_first: bool  # of its checkpointer: sweeps the store and lists its checkpoints
     was_skipped: bool = False  # a restore has skipped the archive of this name as damaged
     bytes_per_second: float = math.inf
 
-    def run(self) -> SavedCheckpoint:
+    def run(self, *, on_planned: Callable[[], None] = lambda: None) -> SavedCheckpoint:
+        """``on_planned`` is called when nothing is left but to write."""
         files, manifest, layout = self.plan()
         image = Image(manifest, layout, files, self.snapshot)
+        on_planned()
         sink = self.store.begin(self.request.name, layout.size)
         try:
             write = Write(
@@ -70,7 +74,7 @@ class SaveJob:
 
     def plan(self) -> tuple[dict[str, bytes], Manifest, Layout]:
         """The small members, the manifest and the layout; raises if the save is bound to fail."""
-        files = {STATE: self.snapshot.encode_state(), **self.request.files}
+        files = {STATE: encode_state(self.snapshot.skeleton), **self.request.files}
         if self.is_first:
             self._sweep()
             self._witness()
@@ -103,7 +107,7 @@ class SaveJob:
             self.request.step,
             size,
             self.snapshot.tensor_bytes,
-            self.blocked_seconds,
+            self.snapshot.progress.ended_at - self.request.started,
             seconds,
             removed,
             seal,

@@ -1,7 +1,7 @@
 """Snapshots: one consistent copy of a state in host memory, laid out as the archive will be.
 
-The trainer waits for this copy only. Where each tensor goes depends on names and shapes alone, so an
-arrangement is planned once and reused while they stay the same.
+The trainer waits for this copy only; a writer may follow it through the memory. Where each tensor goes depends on names
+and shapes alone, so an arrangement is planned once and reused while they stay the same.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from chockstone.checkpoints.format.safetensors_header import SUFFIX, order_tenso
 from chockstone.checkpoints.format.tar import PAGE, round_up
 from chockstone.checkpoints.format.tree import MAX_STATE_BYTES, Leaf, Tree, flatten
 from chockstone.checkpoints.saving.copy_plan import CopyPlan, plan_copies
+from chockstone.checkpoints.saving.copy_progress import CopyProgress
 from chockstone.checkpoints.saving.tensor_copies import Place, TensorCopies, place_of
 
 Signature = tuple[object, ...]  # what decides where tensors go
@@ -48,20 +49,43 @@ class Snapshot:
     skeleton: Mapping[str, Any]
     sections: tuple[Section, ...]
     memory: Bytes
+    progress: CopyProgress  # until it has ended, only what it says is in ``memory``
     copy_plan: CopyPlan | None = None  # which bytes ``memory`` holds, where several ranks share the state
 
     @property
     def tensor_bytes(self) -> int:
         return sum(section.size for section in self.sections)
 
-    def encode_state(self) -> bytes:
-        payload = json.dumps(self.skeleton, separators=(",", ":")).encode("ascii")
-        if len(payload) > MAX_STATE_BYTES:
-            raise CheckpointError(
-                f"the values of the state that are no tensors take {len(payload)} bytes as JSON, over the limit "
-                f"of {MAX_STATE_BYTES}; keep large sequences as tensors or numpy arrays"
-            )
-        return payload
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCopy:
+    """A snapshot whose tensors are still to be copied. Call ``run`` once."""
+
+    snapshot: Snapshot
+    copies: TensorCopies
+    sources: Sequence[Any]  # Any: tensors and arrays
+
+    def run(self, is_abandoned: Callable[[], bool]) -> Snapshot:
+        """Copy the tensors. On return the caller may change the state; the snapshot does not refer to it."""
+        progress = self.snapshot.progress
+        try:
+            self.copies.run(self.sources, is_abandoned, progress.advance)
+            progress.end()
+        except BaseException as error:
+            progress.fail(error)
+            raise
+        return self.snapshot
+
+
+def encode_state(skeleton: Mapping[str, Any]) -> bytes:
+    """The small member with the values of a state that are no tensors."""
+    payload = json.dumps(skeleton, separators=(",", ":")).encode("ascii")
+    if len(payload) > MAX_STATE_BYTES:
+        raise CheckpointError(
+            f"the values of the state that are no tensors take {len(payload)} bytes as JSON, over the limit "
+            f"of {MAX_STATE_BYTES}; keep large sequences as tensors or numpy arrays"
+        )
+    return payload
 
 
 def arrange(leaves: list[Leaf]) -> Arrangement:
@@ -85,7 +109,7 @@ def arrange(leaves: list[Leaf]) -> Arrangement:
 
 
 class Snapshotter:
-    """Copies states into one host buffer. One snapshot is valid until the next is taken.
+    """Copies states into one host buffer. One snapshot is valid until the next is begun.
 
     As one of several ranks it copies only this rank's part.
     """
@@ -107,17 +131,10 @@ class Snapshotter:
         world_size: int = 1,
     ) -> Snapshot:
         """Copy ``state``. On return the caller may change it; the snapshot does not refer to it."""
-        return self.take_tree(flatten(state), is_abandoned=is_abandoned, rank=rank, world_size=world_size)
+        return self.begin(flatten(state), rank=rank, world_size=world_size).run(is_abandoned)
 
-    def take_tree(
-        self,
-        tree: Tree,
-        *,
-        is_abandoned: Callable[[], bool] = lambda: False,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> Snapshot:
-        """As ``take``, of a state that is flattened already. All ranks give the same leaves in the same order."""
+    def begin(self, tree: Tree, *, rank: int = 0, world_size: int = 1) -> SnapshotCopy:
+        """Arrange a flattened state in memory. All ranks give the same leaves in the same order."""
         leaves = tree.leaves
         signature: Signature = (rank, world_size, *(_facts(leaf) for leaf in leaves))
         if signature != self._signature:
@@ -131,8 +148,8 @@ class Snapshotter:
             self._copies = TensorCopies(memory, self._places(leaves))
             self._signature, self._generation = signature, self._buffer.generation
         sources = [leaf.value for leaf in leaves] if plan is None else [one.source(leaves) for one in plan.copies]
-        self._copies.run(sources, is_abandoned)
-        return Snapshot(tree.skeleton, self._arrangement.sections, memory, plan)
+        snapshot = Snapshot(tree.skeleton, self._arrangement.sections, memory, CopyProgress(), plan)
+        return SnapshotCopy(snapshot, self._copies, sources)
 
     def _places(self, leaves: Sequence[Leaf]) -> list[Place]:
         if self._copy_plan is None:

@@ -23,6 +23,7 @@ from chockstone.checkpoints.errors import SaveAbandoned
 from chockstone.checkpoints.format.host_memory import LONG_BYTES, Bytes, address_of_memory, move
 
 MemoryMove = tuple[int, int, int]  # target, source, size: a plain tuple, because a state has one for each tensor
+_Piece = tuple[Sequence[MemoryMove], int, int]  # with the target address of its first move, and of the next piece's
 
 _MOST_THREADS: Final = 8  # as many as the memory of most machines keeps busy
 _PIECE_BYTES: Final = 8 * 1024**2  # that a thread takes at once
@@ -48,11 +49,24 @@ class TensorCopies:
         self._views: list[Any] = [None] * len(places)  # Any: tensors and arrays over the memory, made when needed
         self._plain_types = _plain_types()
 
-    def run(self, sources: Sequence[Any], is_abandoned: Callable[[], bool]) -> None:
-        """Copy every source to its place. Raises SaveAbandoned, with some of them copied."""
+    def run(
+        self,
+        sources: Sequence[Any],
+        is_abandoned: Callable[[], bool],
+        on_copied: Callable[[int, int], None] = lambda _start, _end: None,
+    ) -> None:
+        """Copy every source to its place, the large ones last and in the order of their places.
+
+        ``on_copied`` gets ranges of the memory that are complete, from threads of this copy. Raises SaveAbandoned, with
+        some of the sources copied.
+        """
         moves, others = self._sort_out(sources)
-        move_all(moves, is_abandoned)
         self._copy_by_torch(others, sources, is_abandoned)
+        if moves:
+            moves.sort()
+            base = self._base
+            on_copied(0, moves[0][0] - base)
+            move_all(moves, is_abandoned, lambda start, end: on_copied(start - base, end - base))
 
     def _sort_out(self, sources: Sequence[Any]) -> tuple[list[MemoryMove], list[int]]:
         """The moves of what is large and contiguous, and the indices of what torch copies. Other arrays are copied."""
@@ -103,10 +117,17 @@ class TensorCopies:
         return self._views[index]
 
 
-def move_all(moves: Sequence[MemoryMove], is_abandoned: Callable[[], bool] = lambda: False) -> None:
-    """Make these copies, with as many threads as help. The caller keeps all addresses valid."""
+def move_all(
+    moves: Sequence[MemoryMove],
+    is_abandoned: Callable[[], bool] = lambda: False,
+    on_moved: Callable[[int, int], None] = lambda _start, _end: None,
+) -> None:
+    """Make these copies, with as many threads as help. The caller keeps all addresses valid.
+
+    ``on_moved`` gets the target addresses of each finished piece and of the piece after it. Moves are sorted then.
+    """
     pieces = list(_cut(moves))
-    work = _MoveWork(pieces, is_abandoned)
+    work = _MoveWork(pieces, is_abandoned, on_moved)
     for _ in range(_count_helpers(pieces)):
         with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
             _thread.start_new_thread(work.help, ())  # Thread.start would wait until the thread runs
@@ -118,17 +139,24 @@ def move_all(moves: Sequence[MemoryMove], is_abandoned: Callable[[], bool] = lam
 class _MoveWork:
     """Pieces of work that the caller and its helpers take in turn."""
 
-    def __init__(self, pieces: Sequence[Sequence[MemoryMove]], is_abandoned: Callable[[], bool]) -> None:
-        self._left: Iterator[Sequence[MemoryMove]] = iter(pieces)
+    def __init__(
+        self,
+        pieces: Sequence[Sequence[MemoryMove]],
+        is_abandoned: Callable[[], bool],
+        on_moved: Callable[[int, int], None],
+    ) -> None:
+        starts = [piece[0][0] for piece in pieces]
+        ends = [*starts[1:], *(piece[-1][0] + piece[-1][2] for piece in pieces[-1:])]
+        self._left: Iterator[_Piece] = iter(list(zip(pieces, starts, ends, strict=True)))
         self._ask = is_abandoned
+        self._on_moved = on_moved
         self._change = threading.Condition()
         self._helping = 0  # helpers that are in a piece; a signal can interrupt the caller anywhere, but no helper
         self.is_abandoned = False
 
     def help(self) -> None:
         while (piece := self._take(as_helper=True)) is not None:
-            for each in piece:
-                move(*each)
+            self._move(piece)
             with self._change:
                 self._helping -= 1
                 self._change.notify_all()
@@ -137,8 +165,7 @@ class _MoveWork:
         """Work, too, and return when no thread writes to the memory any more, also when it raises."""
         try:
             while (piece := self._take(as_helper=False)) is not None:
-                for each in piece:
-                    move(*each)
+                self._move(piece)
         except BaseException:
             self._stop()
             raise
@@ -158,7 +185,13 @@ class _MoveWork:
         if interrupt is not None:
             raise interrupt
 
-    def _take(self, *, as_helper: bool) -> Sequence[MemoryMove] | None:
+    def _move(self, piece: _Piece) -> None:
+        moves, start, end = piece
+        for each in moves:
+            move(*each)
+        self._on_moved(start, end)
+
+    def _take(self, *, as_helper: bool) -> _Piece | None:
         with self._change:
             self.is_abandoned = self.is_abandoned or self._ask()
             piece = None if self.is_abandoned else next(self._left, None)

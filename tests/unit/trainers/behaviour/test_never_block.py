@@ -14,6 +14,7 @@ from chockstone.checkpoints import LoopWatchdog, Stall
 from chockstone.checkpoints import checkpointer as checkpointer_module
 from chockstone.checkpoints.runtime import threads
 from chockstone.checkpoints.runtime.watchdog import Stalls
+from chockstone.checkpoints.saving.snapshot import SnapshotCopy
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.trainers import snapshot
 from chockstone.trainers.reports import reports
@@ -70,8 +71,7 @@ async def final_save(home: Path, server: FakeServer, gate: LoopGate, patch: Patc
 
 
 async def copy(home: Path, server: FakeServer, gate: LoopGate, patch: Patch) -> None:
-    taken = checkpointer_module.Snapshotter.take
-    patch.setattr(checkpointer_module.Snapshotter, "take", gate.before(taken))
+    patch.setattr(SnapshotCopy, "run", gate.before(SnapshotCopy.run))
     await run(home, gate, save_every=1)
 
 
