@@ -8,7 +8,7 @@ from pathlib import Path
 if __package__ in (None, ""):  # the repository goes on the path, and this directory comes off it
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from benchmarks.endpoint import talking
+from benchmarks.endpoint import peers, talking
 from benchmarks.endpoint.setup import STREAMS, set_up
 from benchmarks.harness.aims import Counts, at_least, at_most, median, paired_ratio
 from benchmarks.harness.benchmark import Benchmark
@@ -19,14 +19,19 @@ from benchmarks.harness.units import count, duration, times
 
 RATE = "tokens_per_second"
 SLOWER = 1.1  # than the SDK of Tinker, at most
+AGAINST = (
+    against("Tinker SDK", talking.TINKER),
+    against("vllm", peers.VLLM),
+    against("transformers", peers.TRANSFORMERS),
+)
 
 TALKING = Measure(
     "talking",
     "Through the SDK of OpenAI and through that of Tinker",
     talking.measure_talking,
     columns=(
-        Column(RATE, "tokens/s", count, spread=True, against=(against("Tinker SDK", talking.TINKER),)),
-        Column("first_seconds", "first token", duration, spread=True),
+        Column(RATE, "tokens/s", count, spread=True, against=AGAINST),
+        Column("first_seconds", "first token", duration, against=AGAINST),
     ),
     ours=(talking.WHOLE, talking.STREAMED),
     panel=Bars(RATE),

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import count
 
 import tinker
-from openai import AsyncOpenAI
 from tinker import types
 
+from benchmarks.endpoint.completing import Endpoint, complete, connected, first_and_rate
+from benchmarks.endpoint.peers import open_peers
+from benchmarks.endpoint.prompts import Prompt, draw_prompts
 from benchmarks.endpoint.setup import MODEL, STREAMS, Setup
 from benchmarks.harness.context import Context
 from benchmarks.harness.remote import RemoteObject
-from benchmarks.harness.rounds import Metrics, Rows, Series
+from benchmarks.harness.rounds import Metrics, Rows, Series, Turn
 from benchmarks.live.client import session
-from benchmarks.live.models import Tokens
 from benchmarks.live.server import KEY
 from benchmarks.server.answering import percentile
 
@@ -30,24 +34,19 @@ PROMPT_TOKENS = 64
 def measure_talking(context: Context, setup: Setup) -> Rows:
     """Tokens per second of all prompts at once, and the time to the first token of one alone."""
     context.describe(f"{setup.model.title} model, {setup.prompts} prompts of {PROMPT_TOKENS} tokens")
-    numbers = {name: count() for name in (WHOLE, STREAMED, TINKER)}
-    with session(setup.server.url) as service:
-        sampler = service.create_sampling_client(base_model=MODEL)
-
-        def through_tinker() -> Metrics:
-            prompts, seed = _prompts(setup, next(numbers[TINKER]))
-            return _ask_tinker(sampler, prompts, seed, setup.sampled_tokens)
-
-        def through_openai(name: str, *, is_streamed: bool) -> Metrics:
-            prompts, seed = _prompts(setup, next(numbers[name]))
-            return asyncio.run(_ask_openai(setup, prompts, seed, is_streamed=is_streamed))
-
+    ours = Endpoint(setup.server.url, MODEL)
+    with ExitStack() as stack:
+        context.say("peers load the model")
+        peers, absent = open_peers(stack, setup.model, threads=context.threads, directory=context.directory)
+        sampler = stack.enter_context(session(setup.server.url)).create_sampling_client(base_model=MODEL)
         turns = {
-            TINKER: through_tinker,
-            WHOLE: lambda: through_openai(WHOLE, is_streamed=False),
-            STREAMED: lambda: through_openai(STREAMED, is_streamed=True),
+            TINKER: _through_tinker(setup, sampler),
+            WHOLE: _through_openai(setup, ours, is_streamed=False),
+            STREAMED: _through_openai(setup, ours, is_streamed=True),
+            **{name: _through_openai(setup, endpoint, is_streamed=True) for name, endpoint in peers.items()},
         }
-        return context.run_rounds(turns, repeats=setup.rounds)
+        rows = context.run_rounds(turns, repeats=setup.rounds)
+    return rows | {peer: Series(failure=reason) for peer, reason in absent.items()}
 
 
 def measure_streams(context: Context, setup: Setup) -> Rows:
@@ -69,13 +68,34 @@ def measure_streams(context: Context, setup: Setup) -> Rows:
     return rows
 
 
-def _prompts(setup: Setup, number: int) -> tuple[list[Tokens], int]:
+def _through_tinker(setup: Setup, sampler: tinker.SamplingClient) -> Turn:
+    numbers = count()
+
+    def turn() -> Metrics:
+        seed = next(numbers)
+        return _ask_tinker(sampler, _prompts(setup, seed), seed, setup.sampled_tokens)
+
+    return turn
+
+
+def _through_openai(setup: Setup, endpoint: Endpoint, *, is_streamed: bool) -> Turn:
+    numbers = count()
+    ask = partial(first_and_rate, endpoint, max_tokens=setup.sampled_tokens, is_streamed=is_streamed)
+
+    def turn() -> Metrics:
+        seed = next(numbers)
+        return asyncio.run(ask(_prompts(setup, seed), seed=seed))
+
+    return turn
+
+
+def _prompts(setup: Setup, number: int) -> list[Prompt]:
     """The same for each contestant in a round."""
-    return setup.model.draw(setup.prompts + 1, PROMPT_TOKENS, seed=number), number
+    return draw_prompts(setup.model, setup.prompts + 1, PROMPT_TOKENS, seed=number)
 
 
-def _ask_tinker(sampler: tinker.SamplingClient, prompts: list[Tokens], seed: int, max_tokens: int) -> Metrics:
-    first, *others = [types.ModelInput.from_ints(prompt) for prompt in prompts]
+def _ask_tinker(sampler: tinker.SamplingClient, prompts: Sequence[Prompt], seed: int, max_tokens: int) -> Metrics:
+    first, *others = [types.ModelInput.from_ints(prompt.tokens) for prompt in prompts]
     began = time.perf_counter()
     sampler.sample(first, 1, types.SamplingParams(max_tokens=1, seed=seed)).result()
     first_seconds = time.perf_counter() - began
@@ -86,42 +106,15 @@ def _ask_tinker(sampler: tinker.SamplingClient, prompts: list[Tokens], seed: int
     return {"first_seconds": first_seconds, "tokens_per_second": tokens / (time.perf_counter() - began)}
 
 
-async def _ask_openai(setup: Setup, prompts: list[Tokens], seed: int, *, is_streamed: bool) -> Metrics:
-    first, *others = prompts
-    async with AsyncOpenAI(base_url=f"{setup.server.url}/v1", api_key=KEY) as client:
-        await client.models.list()  # connects
-        began = time.perf_counter()
-        await _complete(client, first, seed, 1, is_streamed=is_streamed)
-        first_seconds = time.perf_counter() - began
-        began = time.perf_counter()
-        asked = (_complete(client, each, seed, setup.sampled_tokens, is_streamed=is_streamed) for each in others)
-        tokens = sum(await asyncio.gather(*asked))
-        return {"first_seconds": first_seconds, "tokens_per_second": tokens / (time.perf_counter() - began)}
-
-
-async def _complete(client: AsyncOpenAI, prompt: Tokens, seed: int, max_tokens: int, *, is_streamed: bool) -> int:
-    """How many tokens came."""
-    if not is_streamed:
-        answer = await client.completions.create(model=MODEL, prompt=prompt, max_tokens=max_tokens, seed=seed)
-        assert answer.usage is not None
-        return answer.usage.completion_tokens
-    stream = await client.completions.create(
-        model=MODEL,
-        prompt=prompt,
-        max_tokens=max_tokens,
-        seed=seed,
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    usages = [chunk.usage async for chunk in stream if chunk.usage is not None]
-    return usages[-1].completion_tokens
-
-
 async def _many_streams(setup: Setup, *, seed: int) -> Metrics:
-    prompts = setup.model.draw(STREAMS, PROMPT_TOKENS, seed=1000 + seed)
-    async with AsyncOpenAI(base_url=f"{setup.server.url}/v1", api_key=KEY) as client:
+    endpoint = Endpoint(setup.server.url, MODEL)
+    prompts = draw_prompts(setup.model, STREAMS, PROMPT_TOKENS, seed=1000 + seed)
+    async with connected(endpoint) as client:
         began = time.perf_counter()
-        asked = (_complete(client, each, seed, 4 * setup.sampled_tokens, is_streamed=True) for each in prompts)
+        asked = (
+            complete(client, endpoint, prompt, seed=seed, max_tokens=4 * setup.sampled_tokens, is_streamed=True)
+            for prompt in prompts
+        )
         tokens = sum(await asyncio.gather(*asked))
         return {"tokens_per_second": tokens / (time.perf_counter() - began)}
 

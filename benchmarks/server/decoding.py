@@ -1,10 +1,10 @@
 """Decoding: sampled tokens per second and per CPU-second over the number of sequences, beside other samplers.
 
-Contestants sample the same prompts, as many tokens of each, from the same directory. The CPU time of a contestant is
-that of all its processes, clients included. The first turn of each contestant is a row of its own: allocators, caches
-and compilers make it slower than the others.
+Contestants sample the same prompts, as many tokens of each, from the same directory; each turn has new prompts. The CPU
+time of a contestant is that of all its processes, clients included. The first turn of each contestant is a row of its
+own: allocators, caches and compilers make it slower than the others.
 
-Ours and ``generate`` always take part. ``peers.py`` says how vLLM and another server with the Tinker API are added.
+Ours and ``generate`` always take part. ``live/peers.py`` says how vLLM and another server with the Tinker API join.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from benchmarks.harness.aims import divide
 from benchmarks.harness.context import Context
-from benchmarks.harness.rounds import Metrics, Rows, Series, Turn, extend
+from benchmarks.harness.rounds import Metrics, Rows, Series, Turn, extend, reason_of
 from benchmarks.live.models import Model, Tokens
-from benchmarks.server.peers import open_peers, reasons_of_absence
+from benchmarks.server.peers import open_peers
 from benchmarks.server.samplers import Sample, Work, sampling_by_sdk
 from benchmarks.server.scale import LARGE, PROMPT_TOKENS, SMALL
 from benchmarks.server.setup import Setup
@@ -65,29 +66,46 @@ def measure_decoding(context: Context, setup: Setup) -> Rows:
     context.describe(", ".join(f"{name} has {model.title}" for name, model in models.items()))
     rows: Rows = {}
     for name, model in models.items():
-        with _contestants(context, setup, model) as contestants:
+        with _contestants(context, setup, model) as (contestants, absent):
             for burst in bursts(quick=context.quick):
                 if burst.model == name:
                     extend(rows, _measure(context, setup, burst, contestants, model))
-    return rows | {peer: Series(failure=reason) for peer, reason in reasons_of_absence().items()}
+            rows |= {f"{name}, {peer}": Series(failure=reason) for peer, reason in absent.items()}
+    return rows
 
 
 def _measure(context: Context, setup: Setup, burst: Burst, contestants: dict[str, Sample], model: Model) -> Rows:
-    prompts = model.draw(burst.sequences, PROMPT_TOKENS, seed=11)
     rows: Rows = {}
     for name, sample in contestants.items():
+        context.say(f"{FIRST_BURST}: {burst.title(name)}")
         rows[burst.title(name, FIRST_BURST)] = first = Series()
-        first.add(_figures(sample(prompts, burst.tokens), burst))
+        try:
+            first.add(_figures(sample(_prompts(model, burst, 0)[1:], burst.tokens), burst))
+        except Exception as error:  # recorded: reported as "not run" with its reason
+            first.failure = reason_of(error)
 
     def turn_of(sample: Sample) -> Turn:
+        numbers = count(1)
+
         def turn() -> Metrics:
-            first = sample(prompts[:1], 1)
+            alone, *prompts = _prompts(model, burst, next(numbers))
+            first = sample([alone], 1)
             return _figures(sample(prompts, burst.tokens), burst) | {FIRST_TOKEN: first.seconds}
 
         return turn
 
-    turns = {burst.title(name): turn_of(sample) for name, sample in contestants.items()}
+    turns = {
+        burst.title(name): turn_of(sample)
+        for name, sample in contestants.items()
+        if rows[burst.title(name, FIRST_BURST)].failure is None
+    }
     return rows | context.run_rounds(turns, repeats=setup.scale.decoding_rounds)
+
+
+def _prompts(model: Model, burst: Burst, number: int) -> list[Tokens]:
+    """One more than the burst has. New ones for each turn, so that prefix caches, which some have, give nothing."""
+    seed = 10_000 * burst.sequences + 100 * burst.tokens + number
+    return model.draw(burst.sequences + 1, PROMPT_TOKENS, seed=seed)
 
 
 def _figures(work: Work, burst: Burst) -> Metrics:
@@ -98,7 +116,8 @@ def _figures(work: Work, burst: Burst) -> Metrics:
 
 
 @contextmanager
-def _contestants(context: Context, setup: Setup, model: Model) -> Iterator[dict[str, Sample]]:
+def _contestants(context: Context, setup: Setup, model: Model) -> Iterator[tuple[dict[str, Sample], dict[str, str]]]:
+    """All that run, and why the others do not."""
     with ExitStack() as stack:
         setup.baselines.call("prepare_sampling", directory=model.directory)
 
@@ -107,5 +126,6 @@ def _contestants(context: Context, setup: Setup, model: Model) -> Iterator[dict[
             return Work(int(answer["tokens"]), answer["seconds"], answer["cpu_seconds"])
 
         ours = stack.enter_context(sampling_by_sdk(setup.server.url, model.name, setup.server.process))
-        peers = open_peers(stack, model, threads=context.threads, directory=context.directory)
-        yield {OURS: ours, GENERATE: generate, **peers}
+        context.say(f"peers load the {model.name} model")
+        peers, absent = open_peers(stack, model, threads=context.threads, directory=context.directory)
+        yield {OURS: ours, GENERATE: generate, **peers}, absent

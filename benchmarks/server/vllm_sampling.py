@@ -11,7 +11,8 @@ from typing import Any
 
 
 class VllmSampling:
-    def __init__(self, *, threads: int) -> None:
+    def __init__(self, *, threads: int, variables: dict[str, str]) -> None:
+        os.environ.update(variables)
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # so that all CPU time is of this process
         os.environ["OMP_NUM_THREADS"] = str(threads)
         self._model: Any = None  # Any: vLLM's, which is not installed here
