@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 import tinker
 from tinker import types
@@ -47,10 +52,10 @@ def client_of(server: LiveServer, user: str = "ann") -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=f"{server.url}/anthropic", api_key=KEYS[user], max_retries=0)
 
 
-def sampled(service: tinker.ServiceClient, directory: Path, **sampler: Any) -> tuple[str, int]:
-    """The text that the Tinker SDK samples greedily, and how many tokens it is."""
+def sampled(service: tinker.ServiceClient, directory: Path, *, begin: str = "", **sampler: Any) -> tuple[str, int]:
+    """The text that the Tinker SDK samples greedily, and how many tokens it is. ``begin``: of the answer."""
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    prompt = types.ModelInput.from_ints(tokenizer.encode(PROMPT, add_special_tokens=False).ids)
+    prompt = types.ModelInput.from_ints(tokenizer.encode(PROMPT + begin, add_special_tokens=False).ids)
     params = types.SamplingParams(max_tokens=12, temperature=0.0)
     answer = service.create_sampling_client(**sampler).sample(prompt, 1, params).result()
     [sequence] = answer.sequences
@@ -73,6 +78,36 @@ def test_a_message_is_what_the_tinker_sdk_samples(
     assert whole.stop_reason == told.stop_reason
 
 
+def test_a_message_that_has_begun_is_continued(
+    server: LiveServer, service: tinker.ServiceClient, models: dict[str, Path]
+) -> None:
+    text, _ = sampled(service, models[MODEL], begin="It is", base_model=MODEL)
+    messages = [*ASK["messages"], {"role": "assistant", "content": "It is"}]
+
+    with client_of(server) as client:
+        answer = client.messages.create(model=MODEL, extra_body={"temperature": 0}, **{**ASK, "messages": messages})
+
+    assert answer.content[0].text.strip() == text.strip()
+
+
+def test_answers_match_their_schema_even_of_a_random_model(server: LiveServer) -> None:
+    colour = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"]}
+    closed = {**colour, "additionalProperties": False}
+    asked: Any = {**ASK, "model": MODEL, "max_tokens": 200, "extra_body": {"seed": 1}}
+    with client_of(server) as client:
+        written = client.messages.create(**asked, output_config={"format": {"type": "json_schema", "schema": closed}})
+        called = client.messages.create(
+            **asked,
+            tools=[{"name": "paint", "input_schema": closed, "strict": True}],
+            tool_choice={"type": "tool", "name": "paint"},
+        )
+
+    assert json.loads(written.content[0].text)["colour"] in ("red", "green")
+    [call] = called.content
+    assert (call.name, called.stop_reason) == ("paint", "tool_use")
+    assert call.input["colour"] in ("red", "green")
+
+
 def test_a_checkpoint_of_a_run_talks_to_its_owner_alone(
     server: LiveServer, service: tinker.ServiceClient, models: dict[str, Path]
 ) -> None:
@@ -89,6 +124,36 @@ def test_a_checkpoint_of_a_run_talks_to_its_owner_alone(
                 pytest.fail("Bob talks to Ann's checkpoint")
 
     assert answer.content[0].text.strip() == text.strip()
+
+
+def metric(server: LiveServer, name: str) -> float:
+    """Of the worker, as it told last; 0: it has told nothing yet."""
+    page = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    found = re.search(rf"^chockstone_{name} (\S+)$", page, re.MULTILINE)
+    return 0.0 if found is None else float(found[1])
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_client_that_leaves_frees_its_place_in_the_worker(server: LiveServer, is_stream: bool) -> None:
+    most, before = 7000, metric(server, "sampler_decoded_tokens_total")
+    body = {**ASK, "model": MODEL, "max_tokens": most, "temperature": 0, "stream": is_stream}  # greedy: without an end
+    with httpx.Client(headers={"X-API-Key": KEYS["ann"]}, timeout=60, trust_env=False) as http:
+        url = f"{server.url}/anthropic/v1/messages"
+        if is_stream:
+            with http.stream("POST", url, json=body) as answer:
+                deltas = (line for line in answer.iter_lines() if line == "event: content_block_delta")
+                assert len(list(islice(deltas, 30))) == 30
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                http.post(url, json=body, timeout=0.5)
+
+    deadline = time.monotonic() + 30
+    while metric(server, "sampler_sequences") or metric(server, "sampler_decoded_tokens_total") < before + 30:
+        assert time.monotonic() < deadline, "the worker still decodes for nobody"
+        time.sleep(0.1)
+    assert metric(server, "sampler_decoded_tokens_total") - before < most / 2, "it was cancelled"
+    with server.http() as http:
+        assert http.get("server").json()["queue"]["samples"] == 0
 
 
 def test_users_of_a_replica_are_answered_as_by_the_server(server: LiveServer, replica: LiveReplica) -> None:

@@ -270,6 +270,52 @@ def test_a_stream_continues_when_the_worker_is_killed(client: OpenAI, keyed: Liv
     assert choices[-1].finish_reason == undisturbed.finish_reason
 
 
+def test_strict_calls_match_their_schema_even_of_a_random_model(client: OpenAI) -> None:
+    """It begins a call once in some hundred tokens, and what it writes in between is its own."""
+    strict = {"type": "function", "function": {**TOOL["function"], "parameters": CITIES, "strict": True}}
+    asked: dict[str, Any] = {"tools": [strict], "n": 16, "max_tokens": 250, "seed": 1}
+    choices = ask(client, **asked).choices
+    streamed = pieces(ask(client, **asked, stream=True))
+
+    calls = [call for choice in choices for call in choice.message.tool_calls or []]
+    assert calls, "one of some thousand tokens begins a call"
+    for call in calls:
+        assert call.function.name == "weather"
+        assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
+    assert any(choice.message.content for choice in choices)
+    told = [each.function.arguments for choice in streamed for each in choice.delta.tool_calls or []]
+    assert sorted(told) == sorted(call.function.arguments for call in calls)
+
+
+def test_stored_answers_are_shown_and_deleted(client: OpenAI, keyed: LiveServer) -> None:
+    chat = ask(client, store=True, metadata={"team": "a"})
+    response = client.responses.create(model=MODEL, input="Hi", max_output_tokens=8, store=True)
+
+    assert client.chat.completions.retrieve(chat.id).choices == chat.choices
+    assert client.responses.retrieve(response.id).output == response.output
+    with OpenAI(base_url=f"{keyed.url}/v1", api_key=KEYS["bob"]) as bob:
+        for steal in (bob.chat.completions.retrieve, bob.chat.completions.delete):
+            with pytest.raises(openai.NotFoundError):
+                steal(chat.id)
+        with pytest.raises(openai.NotFoundError):
+            bob.responses.delete(response.id)
+    assert client.chat.completions.delete(chat.id).deleted
+    client.responses.delete(response.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(response.id)
+
+
+def test_users_share_no_prefix_cache(client: OpenAI, keyed: LiveServer) -> None:
+    """Neither the tokens nor the time of an answer tell what another user has asked."""
+    secret: Any = [{"role": "user", "content": "The rope of Ann is red. " * 40}]
+    first, again = ask(client, messages=secret), ask(client, messages=secret)
+    with OpenAI(base_url=f"{keyed.url}/v1", api_key=KEYS["bob"]) as bob:
+        other = ask(bob, messages=secret)
+
+    assert [each.usage.prompt_tokens_details.cached_tokens for each in (first, other)] == [0, 0]
+    assert again.usage.prompt_tokens_details.cached_tokens > 0
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -294,3 +340,52 @@ def test_hostile_requests_are_refused(keyed: LiveServer, wrong: dict[str, Any]) 
 
     assert 400 <= answer.status_code < 500 or "temperature" in wrong, answer.text[:300]
     assert answer.status_code not in (408, 409, 429)
+
+
+def schemas() -> dict[str, Any]:
+    """That no grammar can be made of, and that are slow to follow."""
+    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    nested: Any = {"type": "object"}
+    for _ in range(8):
+        nested = {"oneOf": [nested, nested]}
+    patterns = ["^(.{0,1000}a.{0,1000}){0,1000}$", "(a|b)*a(a|b){60}", "((((a{1,100}){1,100}){1,100}){1,100}){1,100}"]
+    return {
+        "a loop": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        "itself": {"allOf": [{"$ref": "#"}]},
+        "doubled": {"$ref": "#/$defs/d0", "$defs": {**doubled, "d40": {"type": "object"}}},
+        "nested": nested,
+        "another host": {"$ref": "http://127.0.0.1:9/schema"},
+        **{
+            pattern: {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}, "required": ["a"]}
+            for pattern in patterns
+        },
+        "large": {"type": "object", "description": "x" * 7_000_000},
+        "larger": {"type": "object", "description": "x" * 10_000_000},
+    }
+
+
+def test_hostile_schemas_fail_alone(client: OpenAI, keyed: LiveServer) -> None:
+    workers = keyed.workers()
+    bodies = []
+    for schema in schemas().values():
+        function = {"name": "f", "parameters": schema, "strict": True}
+        asked: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 60, "temperature": 0}
+        tools = [{"type": "function", "function": function}]
+        wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        bodies += [json.dumps({**asked, "tools": tools, "tool_choice": choice}) for choice in ("auto", "required")]
+        bodies.append(json.dumps({**asked, "response_format": wanted}))
+    stream = iter(ask(client, stream=True, stop=None, n=8, **LONG))
+    next(stream)
+
+    with keyed.http() as http:
+        headers = {"Content-Type": "application/json"}
+        answers = [http.post(f"{keyed.url}/v1/chat/completions", content=body, headers=headers) for body in bodies]
+        page = http.get(f"{keyed.url}/metrics").text
+
+    assert {answer.status_code for answer in answers} <= {200, 400, 413}
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert len(refused) > len(answers) / 3
+    assert all(10 < len(answer.json()["error"]["message"]) < 1000 for answer in refused)
+    assert "\nchockstone_loop_held_total 0.0\n" in page, keyed.log()
+    assert list(stream)
+    assert keyed.workers() == workers

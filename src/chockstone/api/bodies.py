@@ -37,15 +37,19 @@ def refuse_many_containers(body: bytes) -> None:
         raise HTTPException(413, f"the body has more than {_MOST_CONTAINERS} lists and objects; send less at a time")
 
 
-async def read_body(request: Request) -> bytes:
-    """The body, decompressed if necessary. The unpacked bytes count as held by the caller."""
+async def read_body(request: Request, *, max_bytes: int | None = None) -> bytes:
+    """The body, decompressed if necessary. The unpacked bytes count as held by the caller.
+
+    ``max_bytes``: of a body that is decompressed, if that is less than the limit of the server.
+    """
     body = await request.body()
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding == "identity":
         return body
     if encoding != "zstd":
         raise HTTPException(415, f"Content-Encoding {encoding!r} is not understood; send 'zstd' or none")
-    limit = request.app.state.context.config.max_body_bytes
+    limit: int = request.app.state.context.config.max_body_bytes
+    limit = limit if max_bytes is None else min(limit, max_bytes)
     upload: RequestUpload = getattr(request.state, UPLOAD)
     upload.hold(unpacked_bytes(body, limit))
     return await off_loop(lambda: decompress(body, limit), size_bytes=_LARGE_BYTES)

@@ -14,6 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
+from chockstone.api.chat.chat_service import PromptTooLong
+from chockstone.api.chat.served_model import ModelMissing
 from chockstone.api.context import Context, RunGone
 from chockstone.api.requests.failed_requests import mark_reported
 from chockstone.api.vendors.error_shapes import error_body
@@ -27,6 +29,7 @@ from chockstone.wire.messages.futures import AcceptedResponse
 from chockstone.wire.messages.schema import explain
 
 log = logging.getLogger(__name__)
+_CODES: Final = {ModelMissing: "model_not_found", PromptTooLong: "context_length_exceeded"}  # OpenAI's
 _OUR_RULES: Final = frozenset({"value_error", "extra_forbidden"})  # 400; other validation errors are 422
 
 
@@ -94,7 +97,7 @@ def _path(request: Request) -> str:
 
 def _answer(error: Exception, status_code: int) -> JSONResponse:
     """With the error's code and parameter, if it has these, for programs that act on them."""
-    facts = {name: getattr(error, name, None) for name in ("code", "param")}
+    facts = {"code": _CODES.get(type(error)) or getattr(error, "code", None), "param": getattr(error, "param", None)}
     return JSONResponse(
         {"detail": str(error)} | {name: fact for name, fact in facts.items() if fact is not None}, status_code
     )

@@ -29,7 +29,8 @@ def read_system(fields: RequestFields) -> list[Message]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def read_messages(fields: RequestFields) -> list[Message]:
+def read_messages(fields: RequestFields) -> tuple[list[Message], str]:
+    """The messages, and the beginning of the answer: the text of a last message of the assistant."""
     fields.needed("messages")
     messages = fields.items("messages", most=MOST_MESSAGES)
     if not messages:
@@ -62,15 +63,13 @@ class _Turns:
                 for block in _blocks(content, name):
                     self._add_user(block)
 
-    def finish(self) -> list[Message]:
+    def finish(self) -> tuple[list[Message], str]:
         self._require_results("messages")
-        if self._done and self._done[-1]["role"] == "assistant":
-            raise BadParameter(
-                "the last message is of the assistant: this server does not continue a message that has begun; end "
-                "with a message of the user",
-                param="messages",
-            )
-        return self._done
+        if all(message["role"] == "assistant" for message in self._done):
+            raise BadParameter("messages has nothing that the user wrote; send at least one block", param="messages")
+        if self._done[-1]["role"] != "assistant":
+            return self._done, ""
+        return self._done[:-1], self._done[-1]["content"]
 
     def _add_assistant(self, content: object, name: str) -> None:
         if not self._done or self._done[-1]["role"] != "assistant":
@@ -132,9 +131,10 @@ class _Turns:
             self._done.append({"role": role, "content": text})
 
 
-def read_tools(fields: RequestFields) -> list[Message]:
-    """As chat templates read them."""
+def read_tools(fields: RequestFields) -> tuple[list[Message], frozenset[str]]:
+    """As chat templates read them, and the names of those that are strict."""
     tools: dict[str, Message] = {}
+    strict: set[str] = set()
     for place, value in enumerate(fields.items("tools", most=MOST_BLOCKS) or ()):
         each = RequestFields(value, fields.name_of(f"tools[{place}]"))
         kind = each.text("type")
@@ -155,7 +155,8 @@ def read_tools(fields: RequestFields) -> list[Message]:
             "parameters": schema,
         }
         _ignore(each, "cache_control", "eager_input_streaming")
-        each.refuse("strict", "is not supported here", neutral=(False,))
+        if each.flag("strict"):
+            strict.add(name)
         each.refuse("defer_loading", "is not supported here", neutral=(False,))
         each.refuse(
             "allowed_callers",
@@ -169,7 +170,7 @@ def read_tools(fields: RequestFields) -> list[Message]:
         )
         each.finish()
         tools[name] = {"type": "function", "function": function}
-    return list(tools.values())
+    return list(tools.values()), frozenset(strict)
 
 
 def _blocks(content: object, name: str) -> Iterator[RequestFields]:

@@ -17,8 +17,9 @@ from chockstone.api.chat.orders import (
     ToolChoice,
 )
 from chockstone.api.chat.request_fields import RequestFields
-from chockstone.wire.codecs.sample_request import MAX_INT32, MAX_STOPS
+from chockstone.wire.codecs.sample_request import MAX_INT32, MAX_STOP_CHARACTERS, MAX_STOPS
 
+Constraint = dict[str, Any]  # Any: plain JSON, as sample requests have it
 _NO_EFFECT: Final = ("cache_control", "service_tier", "diagnostics", "user_profile_id")
 _REFUSED: Final = {
     "container": "is not supported: this server runs no code for a model",
@@ -38,7 +39,7 @@ class MessageRequest:
 
 def read_message_request(fields: RequestFields) -> MessageRequest:
     """Raises BadParameter for a field that is wrong or not supported."""
-    model, conversation = _read_prompt(fields)
+    model, conversation, constraint = _read_prompt(fields)
     if fields.take("max_tokens") is None:
         raise fields.refusal("max_tokens", "is missing")
     parameters = GenerationParameters(
@@ -48,6 +49,7 @@ def read_message_request(fields: RequestFields) -> MessageRequest:
         top_k=fields.integer("top_k", low=0, high=MAX_INT32) or -1,
         seed=fields.integer("seed", low=0),
         stop=_read_stops(fields),
+        constraint=constraint,
     )
     metadata, is_stream = fields.mapping("metadata"), fields.flag("stream")
     fields.refuse("speed", "is supported with the value 'standard' only", neutral=("standard",))
@@ -57,7 +59,7 @@ def read_message_request(fields: RequestFields) -> MessageRequest:
 
 def read_count_request(fields: RequestFields) -> MessageRequest:
     """Parameters of sampling are not looked at: they change no prompt."""
-    model, conversation = _read_prompt(fields)
+    model, conversation, _ = _read_prompt(fields)
     for name in (
         "max_tokens",
         "metadata",
@@ -73,25 +75,35 @@ def read_count_request(fields: RequestFields) -> MessageRequest:
     return MessageRequest(model, conversation, GenerationParameters())
 
 
-def _read_prompt(fields: RequestFields) -> tuple[str, Conversation]:
+def _read_prompt(fields: RequestFields) -> tuple[str, Conversation, Constraint | None]:
     model = fields.needed_text("model")
     for name in _NO_EFFECT:
         fields.take(name)
     for name, why in _REFUSED.items():
         fields.refuse(name, why, neutral=([],))
-    _check_output_config(fields)
+    constraint = _read_format(fields)
     _check_context_management(fields)
     options = _read_thinking(fields)
-    messages = [*read_system(fields), *read_messages(fields)]
-    tools = read_tools(fields)
+    system = read_system(fields)
+    messages, begin = read_messages(fields)
+    tools, strict = read_tools(fields)
     choice, is_single = _read_tool_choice(fields, {tool["function"]["name"] for tool in tools})
-    return model, Conversation(
-        messages=messages,
+    conversation = Conversation(
+        messages=[*system, *messages],
         tools=tools,
+        strict_tools=strict,
         tool_choice=choice,
         single_call=is_single,
         options=options,
+        begin=begin,
     )
+    if constraint is not None and conversation.offered_tools:
+        raise fields.refusal("output_config", "has a format, which goes without tools, unless tool_choice is 'none'")
+    if begin and (constraint is not None or conversation.must_call):
+        raise fields.refusal(
+            "messages", "ends with a message of the assistant, which goes without a format and a forced tool_choice"
+        )
+    return model, conversation, constraint
 
 
 def _read_thinking(
@@ -112,12 +124,24 @@ def _read_thinking(
     return {"enable_thinking": False} if kind == "disabled" else {}
 
 
-def _check_output_config(fields: RequestFields) -> None:
-    config = fields.inner("output_config")
+def _read_format(fields: RequestFields) -> Constraint | None:
+    """The constraint of ``output_config.format``, or of ``output_format``, its name in older SDKs; None: any text."""
+    config, wanted = fields.inner("output_config"), fields.inner("output_format")
     if config is not None:
         config.word("effort", "low", "medium", "high", "xhigh", "max")  # changes nothing here
-        config.refuse("format", "is not supported here; describe the format in the prompt")
+        inner = config.inner("format")
         config.finish()
+        if inner is not None and wanted is not None:
+            raise fields.refusal("output_format", "is output_config.format under its old name; send one of them")
+        wanted = wanted if inner is None else inner
+    if wanted is None:
+        return None
+    if wanted.word("type", "json_schema") is None:
+        raise wanted.refusal("type", "is missing")
+    wanted.needed("schema")
+    schema = wanted.mapping("schema")
+    wanted.finish()
+    return {"json_schema": schema}
 
 
 def _check_context_management(fields: RequestFields) -> None:
@@ -163,6 +187,8 @@ def _read_stops(fields: RequestFields) -> tuple[str, ...]:
     for place, stop in enumerate(stops):
         if not isinstance(stop, str) or not stop:
             raise fields.refusal(f"stop_sequences[{place}]", "must be a string that is not empty")
+        if len(stop) > MAX_STOP_CHARACTERS:
+            raise fields.refusal(f"stop_sequences[{place}]", f"has more than {MAX_STOP_CHARACTERS} characters")
     return tuple(stops)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import orjson
 from fastapi import Request, Response
@@ -17,11 +17,11 @@ from chockstone.api.anthropic.message_request import (
     read_message_request,
 )
 from chockstone.api.anthropic.schemas import COUNT_REQUEST, MESSAGE_REQUEST, documented
-from chockstone.api.bodies import off_loop, read_body
 from chockstone.api.chat.chat_service import ChatDep
 from chockstone.api.chat.connected import while_connected
 from chockstone.api.chat.generation import Delta, TextGeneration
-from chockstone.api.chat.request_fields import RequestFields, parse_fields
+from chockstone.api.chat.orders import Conversation
+from chockstone.api.chat.request_body import read_request
 from chockstone.api.chat.storing import StoredRequest
 from chockstone.api.chat.streamed_answer import StreamedAnswer
 from chockstone.api.routes import Routes
@@ -33,7 +33,6 @@ from chockstone.wire.failures import BadRequest, RequestError
 
 log = logging.getLogger(__name__)
 routes = Routes(tags=["Anthropic"])
-T = TypeVar("T")
 
 PING_SECONDS: Final = 15.0  # without an event; proxies close connections that are silent for longer
 
@@ -45,7 +44,7 @@ PING_SECONDS: Final = 15.0  # without an event; proxies close connections that a
 )
 async def create_message(request: Request, chat: ChatDep, caller: CallerDep) -> Response:
     """The model writes the next message, or calls tools. With `stream`, server-sent events."""
-    asked = await _read(request, read_message_request)
+    asked = await read_request(request, read_message_request)
     model = await chat.find_model(caller, asked.model)
     message_id = new_conversation_id("msg_", datetime.now(UTC))
     stored = StoredRequest(
@@ -53,7 +52,7 @@ async def create_message(request: Request, chat: ChatDep, caller: CallerDep) -> 
         answer_id=message_id,
         api="messages",
         parameters=asked.parameters,
-        messages=asked.conversation.messages,
+        messages=_messages_of(asked.conversation),
         tools=asked.conversation.tools,
     )
     before_end = await chat.choose_storing(caller, model, stored)
@@ -76,14 +75,15 @@ async def create_message(request: Request, chat: ChatDep, caller: CallerDep) -> 
 )
 async def count_tokens(request: Request, chat: ChatDep, caller: CallerDep) -> dict[str, int]:
     """As the chat template of the model writes it, with its special tokens."""
-    asked = await _read(request, read_count_request)
+    asked = await read_request(request, read_count_request)
     model = await chat.find_model(caller, asked.model)
     return {"input_tokens": await chat.count_tokens(model, asked.conversation)}
 
 
-async def _read(request: Request, read: Callable[[RequestFields], T]) -> T:
-    body = await read_body(request)
-    return await off_loop(lambda: read(parse_fields(body)), size_bytes=len(body))
+def _messages_of(conversation: Conversation) -> list[Mapping[str, Any]]:  # Any: plain JSON
+    """With the beginning of the answer, if the client wrote one."""
+    begun = [{"role": "assistant", "content": conversation.begin}] if conversation.begin else []
+    return [*conversation.messages, *begun]
 
 
 async def _write(answer: MessageAnswer, generation: TextGeneration) -> None:

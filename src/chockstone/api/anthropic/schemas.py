@@ -59,6 +59,7 @@ _TOOL: Final[Schema] = {
         "name": _TEXT,
         "description": _TEXT,
         "input_schema": _OBJECT,
+        "strict": _FLAG,
     },
 }
 _PROMPT: Final[Schema] = {
@@ -81,6 +82,17 @@ _PROMPT: Final[Schema] = {
     "thinking": {
         "type": "object",
         "properties": {"type": {"enum": ["disabled", "adaptive"]}},
+    },
+    "output_config": {
+        "type": "object",
+        "properties": {
+            "effort": {"enum": ["low", "medium", "high", "xhigh", "max"]},
+            "format": {
+                "type": "object",
+                "required": ["type", "schema"],
+                "properties": {"type": {"const": "json_schema"}, "schema": _OBJECT},
+            },
+        },
     },
 }
 COUNT_REQUEST: Final[Schema] = {

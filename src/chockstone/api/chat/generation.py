@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
@@ -83,8 +83,9 @@ class Reading:
     table: TokenTable
     stop: Sequence[str] = ()
     tool_format: str | None = None  # None: the model was offered no tools
-    begin: str = ""  # the beginning of each answer, which the prompt has already
+    begin: str = ""  # the beginning of a call, which the prompt has already
     single_call: bool = False
+    has_begun: bool = False  # the prompt ends with text of the answer, which is not told again
 
 
 class TextGeneration:
@@ -163,19 +164,26 @@ class TextGeneration:
             if self.is_finished:
                 await self._end()
                 return
-            pieces = [piece async for piece in self._stream] if self._waits_for_end else [await anext(self._stream)]
-            alternatives = await self._alternatives() if self._waits_for_end else {}
-            for piece in pieces:
-                await self._take(piece, alternatives.get(piece.choice, []))
+            if self._waits_for_end:
+                pieces = [piece async for piece in self._stream]
+                self._ready += await asyncio.to_thread(self._read_whole, pieces)
+            elif len((piece := await anext(self._stream)).tokens) > _LARGE_TOKENS:
+                self._ready += await asyncio.to_thread(self._read, [piece], {})
+            else:
+                self._ready += self._read([piece], {})
 
-    async def _take(self, piece: SampledPiece, alternatives: list[list[tuple[int, float]]]) -> None:
-        reader = self._readers[piece.choice]
-        if len(piece.tokens) > _LARGE_TOKENS:
-            delta = await asyncio.to_thread(reader.read, piece, alternatives)
-        else:
-            delta = reader.read(piece, alternatives)
-        if delta is not None:
-            self._ready.append(delta)
+    def _read_whole(self, pieces: list[SampledPiece]) -> list[Delta]:
+        """Those of all choices, with alternatives, take long."""
+        result = self._stream.result
+        assert result is not None, "the stream has ended"
+        return self._read(pieces, _read_alternatives(result.body))
+
+    def _read(
+        self, pieces: list[SampledPiece], alternatives: Mapping[int, list[list[tuple[int, float]]]]
+    ) -> list[Delta]:
+        """``alternatives``: by choice and position."""
+        found = [self._readers[piece.choice].read(piece, alternatives.get(piece.choice, [])) for piece in pieces]
+        return [delta for delta in found if delta is not None]
 
     async def _end(self) -> None:
         """Every choice has ended. The stream ends too, unless choices were cut short here."""
@@ -191,12 +199,6 @@ class TextGeneration:
             if result is not None and is_there:
                 self.cached_tokens = pb.SampleResponse.FromString(result.body).prompt_cache_hit_tokens
 
-    async def _alternatives(self) -> dict[int, list[list[tuple[int, float]]]]:
-        """By choice and position."""
-        result = self._stream.result
-        assert result is not None, "the stream has ended"
-        return await asyncio.to_thread(_read_alternatives, result.body)
-
 
 BeforeEnd = Callable[[TextGeneration], Awaitable[None]]
 
@@ -207,7 +209,9 @@ class _ChoiceReader:
         self._single_call = reading.single_call
         keep = MARKS if reading.tool_format is not None else ()
         self._detokenizer = Detokenizer(reading.table, stops=reading.stop, keep=keep)
-        self._parser = None if reading.tool_format is None else ToolCallParser(reading.tool_format)
+        self._parser = (
+            None if reading.tool_format is None else ToolCallParser(reading.tool_format, has_text=reading.has_begun)
+        )
         self._pending = [] if self._parser is None else self._parser.add(reading.begin)
         self._has_calls = False
         self.is_finished = False

@@ -23,13 +23,29 @@ class Conversation:
 
     messages: Sequence[Mapping[str, Any]]  # Any: plain JSON
     tools: Sequence[Mapping[str, Any]] = ()  # Any: as above
+    strict_tools: frozenset[str] = frozenset()  # names of tools whose arguments must match their schema
     tool_choice: ToolChoice = "auto"
     single_call: bool = False  # the answer ends with its first call of a tool
     options: Mapping[str, Any] = field(default_factory=dict)  # Any: variables of the template
+    begin: str = ""  # of the answer, which the model continues
 
     @property
     def offered_tools(self) -> Sequence[Mapping[str, Any]]:  # Any: plain JSON
         return () if self.tool_choice == "none" else self.tools
+
+    @property
+    def must_call(self) -> bool:
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def chosen_tool(self) -> str | None:
+        """The name of the only tool that may be called; None: any of those that are offered."""
+        return self.tool_choice.name if isinstance(self.tool_choice, NamedTool) else None
+
+    @property
+    def callable_tools(self) -> Sequence[Mapping[str, Any]]:  # Any: plain JSON
+        chosen = self.chosen_tool
+        return [tool for tool in self.offered_tools if chosen in (None, tool["function"]["name"])]
 
 
 @dataclass(frozen=True, slots=True)

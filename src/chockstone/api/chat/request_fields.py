@@ -5,7 +5,9 @@ Null is the same as absent. Every refusal names the field, so that nothing that 
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -23,13 +25,15 @@ from chockstone.wire.codecs.json_values import (
 from chockstone.wire.failures import BadParameter, BadRequest
 
 _SHOWN: Final = 10  # unknown fields in a refusal
+_MOST_FIELDS: Final = 1000  # of one object
 _DEEPEST: Final = 100  # lists and objects within each other
 
 
 def parse_fields(body: bytes) -> RequestFields:
-    """The fields of a body of JSON. May take long for a large one: run it with ``off_loop``."""
+    """The fields of a body of JSON. Takes long for a large one."""
     values = parse_object(body)
     _refuse_deep(values)
+    json.loads(body, object_pairs_hook=_refuse_twice)  # orjson keeps the last of two, a proxy may read the first
     return RequestFields(values)
 
 
@@ -39,6 +43,8 @@ class RequestFields:
         self._name = name
         with _named(name or "body"):
             self._values = read_object(value, name or "the body")
+        if len(self._values) > _MOST_FIELDS:
+            raise BadParameter(f"{name or 'the body'} has {len(self._values)} fields, too many to read", param=name)
         self._left = set(self._values)
 
     def name_of(self, field: str) -> str:
@@ -151,6 +157,12 @@ def _refuse_deep(values: dict[str, Any]) -> None:  # Any: plain JSON
             depth += 1
             if depth > _DEEPEST:
                 raise BadParameter(f"{name[:100]} is nested deeper than {_DEEPEST} levels", param=name[:100])
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:  # Any: plain JSON
+    if len({name for name, _ in pairs}) < len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise BadParameter(f"{twice[:100]!r} is there twice in one object; send it once", param=twice[:100])
 
 
 def _values_of(container: dict[str, Any] | list[Any]) -> Iterable[Any]:  # Any: plain JSON

@@ -22,6 +22,10 @@ _LISTED: Final = 200  # checkpoints, of the caller and published ones each
 _AUDITED: Final = 10_000  # reads that are not recorded again
 
 
+class ModelMissing(RowMissing):
+    """There is no such model, or the caller may not sample from it."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamedModel:
     name: str  # as the client wrote it
@@ -52,21 +56,14 @@ class ServedModels:
     async def find(self, caller: Caller, name: str) -> NamedModel:
         """Aliases are resolved now, so the next request gets the new target of one that was switched.
 
-        Raises RowMissing or BadRequest for what the caller may not sample from.
+        Raises ModelMissing or BadRequest for what the caller may not sample from.
         """
-        alias = await self._alias(caller, name)
-        target = name if alias is None else alias.target or ""
-        if not target.startswith(SCHEME):
-            description = self._context.model(target)
-            source = SamplerSource("", caller.user_id, target, None)
-            limits = (description.max_context, ModelName.parse(target).max_context)
-            return NamedModel(name, source, None, alias, description.directory, _smallest(*limits))
-        row = (await self._context.checkpoint(target, caller, kinds=_KINDS)).row
-        description = self._context.model(row.base_model)
-        self._audit(row, caller)
-        source = SamplerSource("", caller.user_id, row.base_model, row.archive, row.seal)
-        limits = (description.max_context, ModelName.parse(row.base_model).max_context)
-        return NamedModel(name, source, row.path, alias, description.directory, _smallest(*limits))
+        if len(name) > _LONGEST_NAME:
+            raise ModelMissing(f"there is no model {name[:100]!r}…: a name has at most {_LONGEST_NAME} characters")
+        try:
+            return await self._find(caller, name)
+        except RowMissing as error:
+            raise ModelMissing(str(error), code=error.code) from None
 
     async def list(self, caller: Caller) -> list[ListedModel]:
         """Base models, then aliases, then the newest checkpoints that the caller may sample from."""
@@ -92,11 +89,26 @@ class ServedModels:
             listed += [ListedModel(row.path, row.created_at, row.owner) for row in others]
         return listed
 
+    async def _find(self, caller: Caller, name: str) -> NamedModel:
+        alias = await self._alias(caller, name)
+        target = name if alias is None else alias.target or ""
+        if not target.startswith(SCHEME):
+            description = self._context.model(target)
+            source = SamplerSource("", caller.user_id, target, None)
+            limits = (description.max_context, ModelName.parse(target).max_context)
+            return NamedModel(name, source, None, alias, description.directory, _smallest(*limits))
+        row = (await self._context.checkpoint(target, caller, kinds=_KINDS)).row
+        description = self._context.model(row.base_model)
+        self._audit(row, caller)
+        source = SamplerSource("", caller.user_id, row.base_model, row.archive, row.seal)
+        limits = (description.max_context, ModelName.parse(row.base_model).max_context)
+        return NamedModel(name, source, row.path, alias, description.directory, _smallest(*limits))
+
     async def _alias(self, caller: Caller, name: str) -> AliasRow | None:
         if name.startswith(SCHEME) or ModelName.parse(name).base in self._context.models:
             return None
         found = None
-        if len(name) <= _LONGEST_NAME and "\0" not in name:
+        if "\0" not in name:
             found = await self._context.catalog.aliases.resolve(name, caller.user_id)
         if found is None:
             raise RowMissing(

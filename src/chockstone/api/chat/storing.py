@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chockstone.api.chat.generation import BeforeEnd, GeneratedChoice, TextGeneration
+from chockstone.api.chat.generation import BeforeEnd, TextGeneration
 from chockstone.api.chat.orders import GenerationParameters
 from chockstone.api.chat.served_model import NamedModel
 from chockstone.api.users import Caller
@@ -18,8 +18,9 @@ from chockstone.engine.conversations import Api, Conversations, StoredAnswer, St
 PlainObject = Mapping[str, Any]  # Any: plain JSON
 
 
-def plain_message(_number: int, choice: GeneratedChoice) -> PlainObject:
+def plain_message(generation: TextGeneration, number: int) -> PlainObject:
     """Text and calls of tools of a choice, without ids."""
+    choice = generation.choices[number]
     calls = [{"name": call.name, "arguments": call.arguments} for call in choice.calls]
     return {"role": "assistant", "content": choice.text, **({"tool_calls": calls} if calls else {})}
 
@@ -35,7 +36,7 @@ class StoredRequest:
     messages: Sequence[PlainObject] = ()
     tools: Sequence[PlainObject] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
-    describe: Callable[[int, GeneratedChoice], PlainObject] = plain_message  # what the client got of a choice
+    describe: Callable[[TextGeneration, int], PlainObject] = plain_message  # what the client got of a choice
 
 
 async def choose_storing(
@@ -82,7 +83,7 @@ def _stored_answer(
                 tokens=[each.token for each in choice.tokens],
                 logprobs=[each.logprob for each in choice.tokens],
                 finish_reason="stop" if choice.finish is None else choice.finish.reason,
-                message=request.describe(number, choice),
+                message=request.describe(generation, number),
             )
             for number, choice in enumerate(generation.choices)
         ],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,46 +51,16 @@ def forced_beginning(tool_format: str, name: str | None) -> str:
     return '{"name": "' + ("" if name is None else f'{name}", "parameters": ')
 
 
-def call_constraint(
-    tool_format: str,
-    tools: Sequence[Mapping[str, Any]],  # Any: plain JSON
-) -> dict[str, Any] | None:  # Any: as above
-    """The constraint of an answer that is one call of one of these tools, as sample requests have it.
-
-    None: the format is not JSON, or a schema refers to its own root, which it has not within another.
-    """
-    arguments = "parameters" if tool_format == "llama3" else "arguments"
-    functions = [tool["function"] for tool in tools]
-    if tool_format == "qwen_xml" or any('"$ref"' in json.dumps(each["parameters"]) for each in functions):
-        return None
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": each["name"]}, arguments: each["parameters"]},
-            "required": ["name", arguments],
-            "additionalProperties": False,
-        }
-        for each in functions
-    ]
-    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    if tool_format == "mistral":
-        listed = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
-        return {"json_schema": listed, "prefix": FORMATS[tool_format].begin}
-    if tool_format == "llama3":
-        return {"json_schema": schema}
-    begin, end = FORMATS[tool_format].begin, FORMATS[tool_format].end
-    return {"json_schema": schema, "prefix": f"{begin}\n", "suffix": f"\n{end}"}
-
-
 class ToolCallParser:
     """Of one answer."""
 
-    def __init__(self, tool_format: str) -> None:
+    def __init__(self, tool_format: str, *, has_text: bool = False) -> None:
+        """``has_text``: the answer has begun with text already."""
         self._name = tool_format
         self._format = FORMATS[tool_format]
         self._held = ""
         self._is_inside = False
-        self._has_text = False
+        self._has_text = has_text
 
     def add(self, text: str) -> list[str | ToolCall]:
         """Text and calls that are certain from here on."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from chockstone.api.chat.generation import TextGeneration
 from chockstone.api.chat.served_model import NamedModel
-from chockstone.engine.conversations.answers import new_conversation_id
+from chockstone.engine.conversations import KeptConversation
+from chockstone.engine.conversations.answers import new_conversation_id, time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,16 @@ class AnswerHead:
 
     @classmethod
     def make(cls, prefix: str, model: NamedModel) -> AnswerHead:
-        seal = model.source.seal
         now = datetime.now(UTC)
-        fingerprint = None if seal is None else f"fp_{seal[:16]}"
-        return cls(new_conversation_id(prefix, now), model.name, int(now.timestamp()), fingerprint)
+        answer_id = new_conversation_id(prefix, now)
+        return cls(answer_id, model.name, int(now.timestamp()), _fingerprint(model.source.seal))
+
+    @classmethod
+    def of(cls, kept: KeptConversation) -> AnswerHead:
+        """Of an answer that was stored."""
+        answer = kept.answer
+        created_at = int(time_of(kept.conversation_id).timestamp())
+        return cls(kept.conversation_id, answer.model, created_at, _fingerprint(answer.weights_digest))
 
     def call_id(self, choice: int, place: int) -> str:
         """Of a call of a tool: the same whenever it is asked for."""
@@ -46,6 +53,10 @@ class AnswerHead:
             "model": self.model,
             "system_fingerprint": self.fingerprint,
         }
+
+
+def _fingerprint(seal: str | None) -> str | None:
+    return None if seal is None else f"fp_{seal[:16]}"
 
 
 def usage_of(*generations: TextGeneration) -> dict[str, Any]:  # Any: plain JSON

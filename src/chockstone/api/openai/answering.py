@@ -1,35 +1,29 @@
-"""Answering: reads the body of a request, has it generated while the client is there, and sends the answer."""
+"""Answering: has what a request asks for generated, and sends the answer, whole or in chunks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import orjson
-from fastapi import Request, Response
+from fastapi import Path, Response
 
-from chockstone.api.bodies import off_loop, read_body
 from chockstone.api.chat.chat_service import ChatService
 from chockstone.api.chat.generation import BeforeEnd, Delta, TextGeneration
 from chockstone.api.chat.orders import GenerationParameters, Prompt
-from chockstone.api.chat.request_fields import RequestFields, parse_fields
 from chockstone.api.chat.served_model import NamedModel
 from chockstone.api.openai.events import DONE, encode_data
 from chockstone.api.vendors.error_shapes import error_body
 from chockstone.api.vendors.paths import Vendor
+from chockstone.engine.conversations import KeptConversation
 from chockstone.wire.failures import BadRequest, RequestError
 
-T = TypeVar("T")
+StoredId = Annotated[str, Path(max_length=100, description="the id of the answer")]
 PlainJson = dict[str, Any]  # Any: plain JSON
+_LARGE_DELTA: Final = 200  # tokens
 _MANY_TOKENS: Final = 2000  # of an answer that is encoded beside the event loop
-
-
-async def read_request(request: Request, read: Callable[[RequestFields], T]) -> T:
-    """Reads large bodies beside the event loop. Raises BadRequest for what is wrong, by name."""
-    body = await read_body(request)
-    return await off_loop(lambda: read(parse_fields(body)), size_bytes=len(body))
 
 
 async def generate_all(
@@ -64,6 +58,11 @@ async def whole_answer(encode: Callable[[], PlainJson], *, tokens: int) -> Respo
     return Response(content, media_type="application/json")
 
 
+async def shown_answer(show: Callable[[KeptConversation], PlainJson], kept: KeptConversation) -> Response:
+    """A stored answer, which may be large."""
+    return Response(await asyncio.to_thread(lambda: orjson.dumps(show(kept))), media_type="application/json")
+
+
 async def stream_chunks(
     generation: TextGeneration,
     chunks: Callable[[Delta], Iterator[PlainJson]],
@@ -72,14 +71,21 @@ async def stream_chunks(
     """Chunks of a chat completion or a completion. ``usage`` None: the client did not ask for it."""
     try:
         async for delta in generation:
-            for chunk in chunks(delta):
-                yield encode_data(chunk)
+            if encoded := await encode_delta(delta, lambda delta: map(encode_data, chunks(delta))):
+                yield encoded
     except RequestError as error:
         yield encode_data(stream_error(error))
         return
     if usage is not None:
         yield encode_data(usage())
     yield DONE
+
+
+async def encode_delta(delta: Delta, encode: Callable[[Delta], Iterable[bytes]]) -> bytes:
+    """The events of a delta. A large one has log-probabilities of thousands of tokens, each with alternatives."""
+    if len(delta.tokens) > _LARGE_DELTA:
+        return await asyncio.to_thread(lambda: b"".join(encode(delta)))
+    return b"".join(encode(delta))
 
 
 def stream_error(error: RequestError) -> PlainJson:

@@ -8,11 +8,12 @@ from typing import Any, Final
 from chockstone.api.chat.chat_service import MAX_CHOICES
 from chockstone.api.chat.orders import GenerationParameters
 from chockstone.api.chat.request_fields import RequestFields
-from chockstone.wire.codecs.sample_request import MAX_INT32, MAX_STOPS
+from chockstone.wire.codecs.sample_request import MAX_INT32, MAX_STOP_CHARACTERS, MAX_STOPS
 from chockstone.wire.failures import BadParameter
 
 MAX_TOP_LOGPROBS: Final = 20
-_MOST_METADATA: Final = 16
+_MOST_METADATA: Final = 16  # and each of 512 characters, as with OpenAI
+_LONGEST_LABEL: Final = 512
 _UNSUPPORTED: Final = "is not supported by this server; leave it out"
 _LABELS: Final = ("user", "safety_identifier", "prompt_cache_key")  # name who asks, and change no answer
 
@@ -73,8 +74,10 @@ def read_stop(fields: RequestFields) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
         raise fields.refusal("stop", "must be a text or a list of texts, none of them empty")
-    if len(stops) > MAX_STOPS:
-        raise fields.refusal("stop", f"has {len(stops)} entries; at most {MAX_STOPS} are taken")
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
+        raise fields.refusal(
+            "stop", f"takes at most {MAX_STOPS} texts, each of at most {MAX_STOP_CHARACTERS} characters"
+        )
     return tuple(stops)
 
 
@@ -87,8 +90,10 @@ def read_top_logprobs(fields: RequestFields, *, has_logprobs: bool) -> int:
 
 def read_metadata(fields: RequestFields) -> Mapping[str, str]:
     found = fields.mapping("metadata") or {}
-    if len(found) > _MOST_METADATA or not all(isinstance(value, str) for value in found.values()):
-        raise fields.refusal("metadata", f"must be an object of at most {_MOST_METADATA} texts")
+    texts = [text for pair in found.items() for text in pair]
+    if len(found) > _MOST_METADATA or not all(isinstance(text, str) and len(text) <= _LONGEST_LABEL for text in texts):
+        most = f"{_MOST_METADATA} texts, each of at most {_LONGEST_LABEL} characters"
+        raise fields.refusal("metadata", f"must be an object of at most {most}")
     return found
 
 

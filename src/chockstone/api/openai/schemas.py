@@ -27,7 +27,7 @@ _SAMPLING: Final[Schema] = {
 _FUNCTION: Final[Schema] = {
     "type": "object",
     "required": ["name"],
-    "properties": {"name": _TEXT, "description": _TEXT, "parameters": {"type": "object"}},
+    "properties": {"name": _TEXT, "description": _TEXT, "parameters": {"type": "object"}, "strict": _FLAG},
 }
 _MESSAGE: Final[Schema] = {
     "type": "object",

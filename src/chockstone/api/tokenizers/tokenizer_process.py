@@ -26,12 +26,19 @@ MAX_PROMPT_CHARACTERS: Final = 4_000_000  # of a rendered chat template
 _KEPT: Final = 4  # tokenizers in memory
 _MEMORY_BYTES: Final = 4 << 30
 _LONGEST_CHARACTER: Final = 6  # tokens that one character may take; more are no text
+_LIKELY_CHARACTERS: Final = 16  # of a token, at most on average; longer text is first counted in pieces
+_PIECE: Final = 1 << 16  # characters
+_CUT_TOKENS: Final = 16  # that a piece may have more because it was cut from its neighbours
 _UNKNOWN: Final = "\ufffd"
 _SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 class TokenizerProblem(Exception):
     """What is wrong, for the person who asked."""
+
+
+class TooMuchText(TokenizerProblem):
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,29 @@ class LoadedTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_within(
+        self, text: str, *, add_special_tokens: bool, most: int | None, is_exact: bool
+    ) -> dict[str, Any]:  # Any: plain JSON
+        """The tokens, unless there are more than ``most``, and their number. The number of far more may be a part of
+        it, which takes less time, unless it is to be exact.
+        """
+        if most is not None and not is_exact and (count := self._count_roughly(text, most)) > most:
+            return {"tokens": [], "count": count, "is_exact": False}
+        tokens = self.encode(text, add_special_tokens=add_special_tokens)
+        given = tokens if most is None or len(tokens) <= most else []
+        return {"tokens": given, "count": len(tokens), "is_exact": True}
+
+    def _count_roughly(self, text: str, most: int) -> int:
+        """As many tokens as the text has at least; 0: it is too short to tell."""
+        count = 0
+        if len(text) > max(most * _LIKELY_CHARACTERS, _PIECE):
+            for begin in range(0, len(text), _PIECE):
+                piece = self.encode(text[begin : begin + _PIECE], add_special_tokens=False)
+                count += max(len(piece) - _CUT_TOKENS, 0)
+                if count > most:
+                    break
+        return count
 
     def render(
         self,
@@ -72,7 +102,7 @@ class LoadedTokenizer:
             for part in stream:
                 size += len(part)
                 if size > MAX_PROMPT_CHARACTERS:
-                    raise TokenizerProblem(f"the chat template wrote more than {MAX_PROMPT_CHARACTERS} characters")
+                    raise TooMuchText(f"the chat template wrote more than {MAX_PROMPT_CHARACTERS} characters")
                 parts.append(part)
         except TokenizerProblem:
             raise
@@ -128,13 +158,12 @@ class TokenizerCache:
             case "table":
                 return loaded.table()
             case "encode":
-                tokens = loaded.encode(request["text"], add_special_tokens=request.get("adds_special", True))
-                return {"tokens": tokens, "text": request["text"]}
+                return _encoded(loaded, request, request["text"], adds_special=request.get("adds_special", True))
             case "encode_chat":
                 text = loaded.render(
                     request["messages"], tools=request.get("tools"), options=request.get("options")
                 ) + request.get("begin", "")
-                return {"tokens": loaded.encode(text, add_special_tokens=False), "text": text}
+                return _encoded(loaded, request, text, adds_special=False)
             case "decode":
                 return {"pieces": loaded.pieces(request["tokens"]), "singles": loaded.singles(request["singles"])}
             case other:
@@ -147,6 +176,16 @@ class TokenizerCache:
                 self._loaded.popitem(last=False)
         self._loaded.move_to_end(directory)
         return loaded
+
+
+def _encoded(
+    loaded: LoadedTokenizer, request: Mapping[str, Any], text: str, *, adds_special: bool
+) -> dict[str, Any]:  # Any: plain JSON
+    most = request.get("most")
+    found = loaded.encode_within(
+        text, add_special_tokens=adds_special, most=most, is_exact=request.get("is_exact", False)
+    )
+    return {**found, "text": text if most is None else ""}
 
 
 def load(directory: Path) -> LoadedTokenizer:
@@ -278,11 +317,11 @@ def main() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     cache = TokenizerCache()
-    for line in sys.stdin:
+    for line in sys.stdin.buffer:
         try:
             reply = cache.answer(json.loads(line))
         except TokenizerProblem as problem:
-            reply = {"problem": str(problem)}
+            reply = {"problem": str(problem), "is_too_long": isinstance(problem, TooMuchText)}
         except Exception as error:  # noqa: BLE001  # one bad request must not end the process
             reply = {"problem": f"the tokenizer failed: {str(error)[:300] or type(error).__name__}"}
         sys.stdout.write(json.dumps(reply) + "\n")

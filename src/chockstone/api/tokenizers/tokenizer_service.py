@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from chockstone.api.tokenizers import tokenizer_process
 
 _COMMAND: Final = (sys.executable, "-I", tokenizer_process.__file__)  # -I: nothing of the working directory is imported
@@ -35,6 +37,10 @@ class TokenizerFailed(Exception):
     """Why text could not be encoded or decoded, for the person who asked."""
 
 
+class TextTooLong(TokenizerFailed):
+    """There is more text than any model takes."""
+
+
 class TokenizerBusy(TokenizerFailed):
     """Too many texts wait; the same one will be taken in a moment."""
 
@@ -47,8 +53,10 @@ class TokenizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    tokens: tuple[int, ...]
-    text: str  # as the chat template wrote it, or as it was given
+    tokens: tuple[int, ...]  # none if there are more than were wanted
+    text: str  # as the chat template wrote it, or as it was given; empty if the tokens were limited
+    count: int  # of tokens; if they were limited and it is not exact, there are more
+    is_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +128,15 @@ class TokenizerService:
         found = await self._ask({"do": "describe", "directory": str(directory)})
         return TokenizerFacts(bool(found["chat"]), int(found["vocabulary"]))
 
-    async def encode(self, directory: Path, text: str, *, adds_special: bool = True) -> EncodedPrompt:
-        """``adds_special``: with the special tokens that the tokenizer adds by itself."""
+    async def encode(
+        self, directory: Path, text: str, *, adds_special: bool = True, most: int | None = None, is_exact: bool = False
+    ) -> EncodedPrompt:
+        """``adds_special``: with the special tokens that the tokenizer adds by itself.
+
+        ``most``: tokens that are wanted; None: all. ``is_exact``: of more, the exact number.
+        """
         request = {"do": "encode", "directory": str(directory), "text": text, "adds_special": adds_special}
-        found = await self._ask(request)
-        return EncodedPrompt(tuple(found["tokens"]), str(found["text"]))
+        return _prompt(await self._ask({**request, "most": most, "is_exact": is_exact}))
 
     async def encode_chat(self, directory: Path, messages: Sequence[ChatMessage]) -> EncodedPrompt:
         """By the model's chat template, with the beginning of the answer."""
@@ -139,11 +151,15 @@ class TokenizerService:
         tools: Sequence[Mapping[str, Any]] | None = None,  # Any: as above
         options: Mapping[str, Any] | None = None,  # Any: as above
         begin: str = "",
+        most: int | None = None,
+        is_exact: bool = False,
     ) -> EncodedPrompt:
-        """As ``encode_chat``. ``begin`` is the beginning of the answer, which the model continues."""
-        request = {"do": "encode_chat", "directory": str(directory), "messages": list(messages)}
-        found = await self._ask({**request, "tools": tools, "options": options, "begin": begin})
-        return EncodedPrompt(tuple(found["tokens"]), str(found["text"]))
+        """As ``encode_chat``. ``begin`` is the beginning of the answer, which the model continues. ``most`` and
+        ``is_exact``: as with ``encode``.
+        """
+        request = {"do": "encode_chat", "directory": str(directory), "messages": list(messages), "tools": tools}
+        found = await self._ask({**request, "options": options, "begin": begin, "most": most, "is_exact": is_exact})
+        return _prompt(found)
 
     async def tool_format(self, directory: Path) -> str | None:
         """How the model's template has it write calls of tools; None: the template knows no tools."""
@@ -177,15 +193,15 @@ class TokenizerService:
             raise TokenizerBusy(f"{self._waiting} other texts wait for the tokenizer; try again in a moment")
         self._waiting += 1
         try:
-            line = await asyncio.to_thread(lambda: json.dumps(request).encode() + b"\n")
+            line = await asyncio.to_thread(_line, request)
             async with self._turns:
                 reply = await asyncio.to_thread(self._exchange, line)
         finally:
             self._waiting -= 1
             self._end_when_idle()
-        found: dict[str, Any] = await asyncio.to_thread(json.loads, reply)
+        found: dict[str, Any] = await asyncio.to_thread(orjson.loads, reply)
         if (problem := found.get("problem")) is not None:
-            raise TokenizerFailed(str(problem))
+            raise (TextTooLong if found.get("is_too_long") else TokenizerFailed)(str(problem))
         return found
 
     def _end_when_idle(self) -> None:
@@ -223,6 +239,18 @@ class TokenizerService:
             process.stdin.write(line)
             process.stdin.flush()
         return process.stdout.readline(_REPLY_BYTES)
+
+
+def _line(request: Mapping[str, Any]) -> bytes:  # Any: plain JSON
+    """By orjson, which holds the interpreter for a fraction of the time, if it can: Python has longer integers."""
+    try:
+        return orjson.dumps(request) + b"\n"
+    except TypeError:
+        return json.dumps(request).encode() + b"\n"
+
+
+def _prompt(found: Mapping[str, Any]) -> EncodedPrompt:  # Any: plain JSON
+    return EncodedPrompt(tuple(found["tokens"]), str(found["text"]), int(found["count"]), bool(found["is_exact"]))
 
 
 def _read_table(found: Mapping[str, Any]) -> TokenTable:  # Any: plain JSON

@@ -18,7 +18,7 @@ _REQUEST_ID: Final = b"request-id"
 _LARGEST_BYTES: Final = 256 << 10  # of an error that is rewritten
 _STATUSES: Final = {422: 400}
 _OPENAI: Final = {  # type, code
-    401: ("invalid_request_error", "invalid_api_key"),
+    401: ("authentication_error", "invalid_api_key"),  # with OpenAI's own type, LiteLLM would read a 400
     403: ("permission_error", "forbidden"),
     404: ("invalid_request_error", "not_found"),
     429: ("rate_limit_error", "rate_limit_exceeded"),

@@ -15,6 +15,7 @@ from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from chockstone.sampling.constrained.guide import Grammar, first_line
+from chockstone.sampling.constrained.marked_text import marked_grammar
 from chockstone.wire.codecs.samples import Constraint
 from chockstone.wire.failures import BadRequest
 
@@ -48,7 +49,9 @@ class GrammarTokenizer:
         """Raises BadRequest for a tokenizer whose tokens are not known bytes."""
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise BadRequest("this model's tokenizer has no fast version, which constrained decoding needs")
-        self.added = {str(added): token for token, added in tokenizer.added_tokens_decoder.items()}
+        found = tokenizer.added_tokens_decoder
+        self.added = {str(added): token for token, added in found.items()}
+        self.free_tokens = frozenset(token for token, added in found.items() if not added.special)
         eos = tokenizer.eos_token_id
         try:
             self.compiled: LLTokenizer = from_tokenizer(tokenizer, eos_token=eos if isinstance(eos, int) else None)
@@ -60,8 +63,7 @@ class GrammarTokenizer:
 def compile_grammar(constraint: Constraint, tokenizer: GrammarTokenizer, *, vocabulary: int) -> Grammar:
     """Raises BadRequest for a schema that is not supported, matches nothing, or is too complex."""
     schema = json.dumps({**json.loads(constraint.schema), "x-guidance": _OPTIONS}, ensure_ascii=False)
-    fixed = [_fixed_text(text, tokenizer.added) for text in (constraint.prefix, constraint.suffix)]
-    text = f"start: {fixed[0]} json {fixed[1]}\njson: %json {schema}\n"
+    text = f"{_rules(constraint, tokenizer)}json: %json {schema}\n"
     matcher = LLMatcher(tokenizer.compiled, LLMatcher.grammar_from_lark(text), log_level=0, limits=_limits())
     if not matcher.is_error():
         first = matcher.deep_copy()
@@ -70,6 +72,21 @@ def compile_grammar(constraint: Constraint, tokenizer: GrammarTokenizer, *, voca
     if matcher.is_error():
         raise BadRequest(f"the schema cannot be used as a constraint: {first_line(matcher)}")
     return Grammar(matcher, eos_token=tokenizer.eos_token, vocabulary=vocabulary)
+
+
+def _rules(constraint: Constraint, tokenizer: GrammarTokenizer) -> str:
+    prefix, suffix = constraint.prefix.removeprefix(constraint.mark), constraint.suffix
+    body = f"{_fixed_text(prefix, tokenizer.added)} json {_fixed_text(suffix, tokenizer.added)}"
+    if not constraint.mark:
+        return f"start: {body}\n"
+    return marked_grammar(
+        constraint.mark,
+        body=body,
+        is_repeated=bool(suffix),
+        is_bare=constraint.is_bare,
+        added=tokenizer.added,
+        free_tokens=tokenizer.free_tokens,
+    )
 
 
 def _fixed_text(text: str, added: dict[str, int]) -> str:

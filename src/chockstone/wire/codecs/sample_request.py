@@ -40,7 +40,7 @@ MAX_SCHEMA_VALUES: Final = 10_000  # objects, lists, texts and numbers in it
 MAX_SCHEMA_DEPTH: Final = 64
 MAX_PROPERTIES: Final = 1000  # of one object: the time to compile them grows with their square
 MAX_FIXED_CHARACTERS: Final = 1000
-_KNOWN: Final = {"json_object", "json_schema", "prefix", "suffix"}
+_KNOWN: Final = {"bare", "json_object", "json_schema", "mark", "prefix", "suffix"}
 _ANY_OBJECT: Final = '{"type":"object"}'
 
 
@@ -56,6 +56,18 @@ class SampleHead:
     base_model: str | None
     model_path: str | None
     num_samples: int
+    prompt_tokens: int = 0  # of a prompt that is wrong: any number
+    max_tokens: int | None = None  # likewise
+
+    def check_context(self, limit: int) -> None:
+        """Raises BadRequest for more than a context of ``limit`` tokens can hold."""
+        asked = 1 if self.max_tokens is None else self.max_tokens
+        is_scored_only = self.prompt_tokens == limit and self.max_tokens == 1  # what is sampled is never read
+        if self.prompt_tokens + asked > limit and not is_scored_only:
+            raise BadRequest(
+                f"this is longer than the context: {self.prompt_tokens} prompt tokens + {asked} max_tokens > {limit}; "
+                f"shorten the prompt or ask for fewer tokens"
+            )
 
 
 def peek_sample(value: object) -> SampleHead:
@@ -66,6 +78,8 @@ def peek_sample(value: object) -> SampleHead:
         base_model=_read_optional_text(fields, "base_model"),
         model_path=_read_optional_text(fields, "model_path"),
         num_samples=_read_num_samples(fields),
+        prompt_tokens=_count_tokens(fields.get("prompt")),
+        max_tokens=_peek_max_tokens(fields.get("sampling_params")),
     )
     if head.sampling_session_id is not None and head.seq_id is None:
         raise BadRequest("seq_id is missing. It is needed with sampling_session_id.")
@@ -73,6 +87,20 @@ def peek_sample(value: object) -> SampleHead:
         raise BadRequest("sampling_session_id is missing. Create a sampling session and name it with a seq_id.")
     decode_constraint(fields.get("constraint"), "constraint")  # too large a schema is never recorded
     return head
+
+
+def _count_tokens(prompt: object) -> int:
+    """Without a look at the tokens, which ``decode_sample`` checks."""
+    chunks = prompt.get("chunks") if isinstance(prompt, dict) else None
+    found = (
+        [chunk.get("tokens") for chunk in chunks or () if isinstance(chunk, dict)] if isinstance(chunks, list) else []
+    )
+    return sum(len(tokens) for tokens in found if isinstance(tokens, list))
+
+
+def _peek_max_tokens(params: object) -> int | None:
+    found = params.get("max_tokens") if isinstance(params, dict) else None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def decode_sample(value: object) -> SampleRequest:
@@ -222,9 +250,8 @@ def _given(fields: dict[str, Any], name: str, default: object) -> object:
 
 
 def decode_constraint(value: object, name: str) -> Constraint | None:
-    """``{"json_object": true}`` or ``{"json_schema": {...}}``, perhaps with ``prefix`` and ``suffix``; None is none.
-
-    Raises BadRequest.
+    """``{"json_object": true}`` or ``{"json_schema": {...}}``, perhaps with ``prefix``, ``suffix``, ``mark`` and
+    ``bare``; None is none. Raises BadRequest.
     """
     if value is None:
         return None
@@ -236,11 +263,14 @@ def decode_constraint(value: object, name: str) -> Constraint | None:
         raise BadRequest(f"{name} must have either json_object or json_schema.")
     if schema is None and fields["json_object"] is not True:
         raise BadRequest(f"{name}.json_object must be true, not {describe(fields['json_object'])}.")
-    return Constraint(
-        _ANY_OBJECT if schema is None else _encode_schema(schema, f"{name}.json_schema"),
-        _read_fixed(fields, "prefix", name),
-        _read_fixed(fields, "suffix", name),
-    )
+    prefix, suffix, mark = (_read_fixed(fields, key, name) for key in ("prefix", "suffix", "mark"))
+    is_bare = read_bool(_given(fields, "bare", False), f"{name}.bare")
+    if not prefix.startswith(mark):
+        raise BadRequest(f"{name}.prefix must begin with {name}.mark, {mark[:80]!r}.")
+    if is_bare and not mark:
+        raise BadRequest(f"{name}.bare needs {name}.mark.")
+    encoded = _ANY_OBJECT if schema is None else _encode_schema(schema, f"{name}.json_schema")
+    return Constraint(encoded, prefix, suffix, mark, is_bare)
 
 
 def _encode_schema(schema: object, name: str) -> str:

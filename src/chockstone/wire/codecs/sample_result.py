@@ -69,6 +69,12 @@ def read_sequences(encoded: bytes) -> tuple[SampledSequence, ...]:
     )
 
 
+def read_prompt_logprobs(encoded: bytes) -> Floats | None:
+    """The log-probabilities of the prompt that ``encode_sample_result`` wrote, NaN for the first token; None: none."""
+    message = pb.SampleResponse.FromString(encoded)
+    return _floats(message.prompt_logprobs) if message.HasField("prompt_logprobs") else None
+
+
 def sample_result_json(encoded: bytes) -> dict[str, Any]:
     """What ``encode_sample_result`` wrote, as far as clients before protobuf knew to ask for it."""
     message = pb.SampleResponse.FromString(encoded)

@@ -41,11 +41,17 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The text is ``prefix``, then JSON that matches ``schema``, then ``suffix``."""
+    """The text is ``prefix``, then JSON that matches ``schema``, then ``suffix``.
+
+    With a ``mark``, which ``prefix`` begins with, the text is free up to the first mark, and prefix, JSON and suffix
+    follow there. After a suffix the text is free again up to the next mark; without a suffix it ends.
+    """
 
     schema: str  # JSON text of an object
     prefix: str = ""
     suffix: str = ""
+    mark: str = ""
+    is_bare: bool = False  # with a mark: a text that begins with ``{`` is JSON, too, several with ``;`` between them
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "rain"}
 
 
 def said(*messages: dict[str, Any]) -> list[dict[str, Any]]:
-    return read_messages(RequestFields({"messages": list(messages)}))
+    told, begin = read_messages(RequestFields({"messages": list(messages)}))
+    assert begin == ""
+    return told
 
 
 def user(*blocks: dict[str, Any] | str) -> dict[str, Any]:
@@ -38,6 +40,12 @@ def test_what_the_assistant_wrote_comes_back_as_it_wrote_it() -> None:
     told = said(user("a"), assistant(text("b"), text(" c")), {"role": "assistant", "content": "d"}, user("e"))
 
     assert told[1] == {"role": "assistant", "content": "b cd"}
+
+
+def test_a_last_message_of_the_assistant_is_the_beginning_of_the_answer() -> None:
+    messages = [user("a"), assistant(text("It"), text(" is "))]
+
+    assert read_messages(RequestFields({"messages": messages})) == ([{"role": "user", "content": "a"}], "It is ")
 
 
 def test_a_system_prompt_is_the_first_message() -> None:
@@ -97,7 +105,9 @@ def test_a_result_may_be_blocks_an_error_or_nothing() -> None:
         ([user({"type": "text"})], "messages[0].content[0].text"),
         ([user(text("Hi", citations={"enabled": True}))], "messages[0].content[0].citations"),
         ([user(text("Hi", more=1))], "messages[0].content[0].more"),
-        ([user("Hi"), assistant(text("A"))], "messages"),
+        ([assistant(text("A"))], "messages"),
+        ([{"role": "user", "content": []}], "messages"),
+        ([{"role": "user", "content": []}, assistant(text("A"))], "messages"),
         ([user("Hi"), assistant({"type": "thinking", "thinking": "", "signature": ""})], "messages[1].content[0].type"),
         ([user(RESULT)], "messages[0].content[0].tool_use_id"),
         ([user("Hi"), assistant(CALL), user("Well?")], "messages"),
@@ -129,11 +139,13 @@ def test_tools_are_as_chat_templates_read_them() -> None:
         "strict": False,
     }
 
-    [told] = read_tools(RequestFields({"tools": [tool]}))
+    [told], strict = read_tools(RequestFields({"tools": [tool]}))
 
     function = {"name": "weather", "description": "Of a city.", "parameters": schema}
     assert told == {"type": "function", "function": function}
-    assert read_tools(RequestFields({})) == []
+    assert strict == frozenset()
+    assert read_tools(RequestFields({"tools": [{**tool, "strict": True}]})) == ([told], {"weather"})
+    assert read_tools(RequestFields({})) == ([], frozenset())
 
 
 @pytest.mark.parametrize(
@@ -148,7 +160,7 @@ def test_tools_are_as_chat_templates_read_them() -> None:
         ([{"name": "a"}], "tools[0].input_schema"),
         ([{"name": "a", "input_schema": []}], "tools[0].input_schema"),
         ([{"name": "a", "input_schema": {}}, {"name": "a", "input_schema": {}}], "tools[1].name"),
-        ([{"name": "a", "input_schema": {}, "strict": True}], "tools[0].strict"),
+        ([{"name": "a", "input_schema": {}, "strict": "yes"}], "tools[0].strict"),
         ([{"name": "a", "input_schema": {}, "defer_loading": True}], "tools[0].defer_loading"),
         ([{"name": "a", "input_schema": {}, "allowed_callers": ["code"]}], "tools[0].allowed_callers"),
         ([{"name": "a", "input_schema": {}, "input_examples": [{}]}], "tools[0].input_examples"),

@@ -10,6 +10,8 @@ from chockstone.api.chat.request_fields import RequestFields
 from chockstone.wire.failures import BadParameter
 
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
+FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
+BEGUN = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "It is"}]
 PLAIN: dict[str, Any] = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -87,6 +89,7 @@ def test_a_client_that_wants_no_thinking_tells_the_template() -> None:
         ("stop_sequences", "END", "stop_sequences"),
         ("stop_sequences", [""], "stop_sequences[0]"),
         ("stop_sequences", ["a"] * 300, "stop_sequences"),
+        ("stop_sequences", ["a" * 10_001], "stop_sequences[0]"),
         ("metadata", "u", "metadata"),
         ("thinking", {"type": "enabled", "budget_tokens": 1024}, "thinking.type"),
         ("thinking", {"type": "between_tools"}, "thinking.type"),
@@ -95,7 +98,11 @@ def test_a_client_that_wants_no_thinking_tells_the_template() -> None:
         ("mcp_servers", [{"type": "url", "url": "x", "name": "x"}], "mcp_servers"),
         ("inference_geo", "us", "inference_geo"),
         ("speed", "fast", "speed"),
-        ("output_config", {"format": {"type": "json_schema", "schema": {}}}, "output_config.format"),
+        ("output_config", {"format": {"type": "text"}}, "output_config.format.type"),
+        ("output_config", {"format": {"schema": {}}}, "output_config.format.type"),
+        ("output_config", {"format": {"type": "json_schema"}}, "output_config.format.schema"),
+        ("output_config", {"format": FORMAT, "more": 1}, "output_config.more"),
+        ("output_format", {**FORMAT, "name": "x"}, "output_format.name"),
         ("context_management", {"edits": [{"type": "clear_tool_uses_20250919"}]}, "context_management.edits[0].type"),
         ("tool_choice", {"type": "any"}, "tool_choice.type"),
         ("tool_choice", {"type": "some"}, "tool_choice.type"),
@@ -110,6 +117,35 @@ def test_what_is_wrong_or_not_supported_is_named(field: str, value: Any, param: 
 
     assert refused.value.param == param
     assert param.partition("[")[0] in str(refused.value)
+
+
+def test_a_format_is_a_constraint_under_its_old_name_too() -> None:
+    for given in ({"output_config": {"format": FORMAT, "effort": "low"}}, {"output_format": FORMAT}):
+        assert asked(**given).parameters.constraint == {"json_schema": {"type": "object"}}
+    assert asked(output_config={"format": FORMAT}, tools=[TOOL], tool_choice={"type": "none"}).parameters.constraint
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"output_config": {"format": FORMAT}, "output_format": FORMAT}, "output_format"),
+        ({"output_config": {"format": FORMAT}, "tools": [TOOL]}, "output_config"),
+        ({"output_config": {"format": FORMAT}, "messages": BEGUN}, "messages"),
+        ({"tools": [TOOL], "tool_choice": {"type": "any"}, "messages": BEGUN}, "messages"),
+    ],
+)
+def test_what_does_not_go_together_is_named(more: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadParameter) as refused:
+        asked(**more)
+
+    assert refused.value.param == param
+
+
+def test_an_answer_that_has_begun_is_of_no_message() -> None:
+    conversation = asked(messages=BEGUN, tools=[{**TOOL, "strict": True}]).conversation
+
+    assert (conversation.messages, conversation.begin) == ([BEGUN[0]], "It is")
+    assert conversation.strict_tools == {"weather"}
 
 
 def test_a_tool_that_is_to_be_called_must_be_there() -> None:

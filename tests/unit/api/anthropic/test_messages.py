@@ -103,6 +103,37 @@ async def test_a_tool_that_must_be_called_is_a_constraint_or_begun_for_the_model
     assert [(block.type, block.input) for block in answer.content] == [("tool_use", {"city": "Oslo"})]
 
 
+async def test_a_message_that_has_begun_goes_on(
+    client: anthropic.AsyncAnthropic, writes: Writes, texts_of: Callable[[], str], ann: User
+) -> None:
+    writes(" warm.")
+    await ann.http.put("aliases/prod", json={"target": HELPER, "store": True})
+    messages = [*HI, {"role": "assistant", "content": "It is"}]
+
+    answer = await client.messages.create(model="prod", max_tokens=50, messages=messages)
+    counted = await client.messages.count_tokens(model=HELPER, messages=messages)
+
+    assert [block.text for block in answer.content] == [" warm."]
+    assert texts_of().endswith("assistant<|end_header_id|>\n\nIt is")
+    assert counted.input_tokens == answer.usage.input_tokens
+    assert (await ann.http.get(f"conversations/{answer.id}")).json()["messages"] == messages
+
+
+async def test_a_format_and_strict_tools_are_constraints(
+    client: anthropic.AsyncAnthropic, writes: Writes, served: Served
+) -> None:
+    served.app.state.chat.can_constrain = True
+    writes("{}")
+    schema = {"type": "object", "properties": {}}
+    output: Any = {"format": {"type": "json_schema", "schema": schema}}
+    await client.messages.create(model=MODEL, max_tokens=50, messages=HI, output_config=output)
+    assert prompt_of(served)["constraint"] == {"json_schema": schema}
+
+    tools: Any = [{**WEATHER, "strict": True}]
+    await client.messages.create(model=HELPER, max_tokens=50, messages=HI, tools=tools)
+    assert prompt_of(served)["constraint"]["mark"] == "<tool_call>"
+
+
 async def test_one_call_is_enough_where_only_one_is_wanted(client: anthropic.AsyncAnthropic, writes: Writes) -> None:
     writes(f"{CALL}\n{CALL}")
 

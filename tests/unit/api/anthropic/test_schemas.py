@@ -12,6 +12,7 @@ VALUES = {
     "tools": [TOOL],
     "tool_choice": {"type": "auto"},
     "thinking": {"type": "disabled"},
+    "output_config": {"effort": "low"},
     "max_tokens": 1,
     "stop_sequences": ["a"],
     "temperature": 1,

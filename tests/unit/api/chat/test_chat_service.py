@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ from chockstone.api.users import Caller
 from chockstone.engine.config import Busy
 from chockstone.wire.failures import BadRequest
 from support.api.users import MODEL
-from support.chat import CONTEXT, WEATHER
+from support.chat import CONTEXT, WEATHER, tokens_of, written
 from support.served import Served
 
 
@@ -46,8 +47,13 @@ async def test_a_prompt_that_fills_the_context_is_refused(chat: ChatService, cal
     model = await chat.find_model(caller, MODEL)
     with pytest.raises(PromptTooLong, match="shorten the prompt"):
         await chat.start(model, TokenPrompt((1,) * CONTEXT), GenerationParameters())
-    with pytest.raises(PromptTooLong, match="characters"):
-        await chat.start(model, PlainPrompt("a" * 4_000_001), GenerationParameters())
+    for prompt in (PlainPrompt("a" * 4_000_001), Conversation(messages=[{"role": "user", "content": "a" * 4_000_001}])):
+        with pytest.raises(PromptTooLong, match="prompt is too long: .* characters"):
+            await chat.start(model, prompt, GenerationParameters())
+    long = PlainPrompt("a b " * 50_000)
+    with pytest.raises(PromptTooLong, match=rf"prompt is too long: at least \d+ tokens > {CONTEXT} maximum"):
+        await chat.start(model, long, GenerationParameters())
+    assert await chat.count_tokens(model, long) > 50_000
 
 
 async def test_tools_need_a_template_that_knows_them(chat: ChatService, caller: Caller) -> None:
@@ -97,3 +103,37 @@ async def test_a_tool_that_must_be_called_is_a_constraint(served: Served, chat: 
     body = orjson.loads([body for word, _, body in served.backend.calls if word == "sample"][-1])
     assert body["constraint"]["prefix"] == "<tool_call>\n"
     assert len(generation.prompt_tokens) == await chat.count_tokens(model, free)
+
+
+async def constraint_of(served: Served, chat: ChatService, caller: Caller, **more: Any) -> Any:
+    asked = Conversation(messages=[{"role": "user", "content": "Hi"}], tools=[WEATHER], **more)
+    generation = await chat.start(await chat.find_model(caller, "helper"), asked, GenerationParameters())
+    await generation.aclose()
+    return orjson.loads([body for word, _, body in served.backend.calls if word == "sample"][-1]).get("constraint")
+
+
+async def test_vllm_samples_what_needs_no_constraint(served: Served, chat: ChatService, caller: Caller) -> None:
+    """The worker is asked only for what must be held to a schema."""
+    chat.can_constrain, chat._samples_by_vllm = True, True
+    strict = frozenset({"weather"})
+
+    assert await constraint_of(served, chat, caller) is None
+    assert await constraint_of(served, chat, caller, tool_choice="required") is None
+    forced = await constraint_of(served, chat, caller, tool_choice="required", strict_tools=strict)
+    assert "mark" not in forced
+    assert (await constraint_of(served, chat, caller, strict_tools=strict))["mark"] == "<tool_call>"
+    assert await constraint_of(served, chat, caller, tool_choice="none", strict_tools=strict) is None
+
+
+async def test_a_message_that_has_begun_ends_the_prompt(
+    served: Served, chat: ChatService, caller: Caller, models: dict[str, Path]
+) -> None:
+    model, messages = await chat.find_model(caller, MODEL), [{"role": "user", "content": "Hi"}]
+    served.backend.sequences = written(models[MODEL], " warm.")
+    plain = await chat.start(model, Conversation(messages=messages), GenerationParameters())
+    begun = await chat.start(model, Conversation(messages=messages, begin="It is"), GenerationParameters())
+    await begun.finish()
+
+    assert begun.prompt_tokens == (*plain.prompt_tokens, *tokens_of(models[MODEL], "It is"))
+    assert begun.choices[0].text == " warm."
+    await plain.aclose()

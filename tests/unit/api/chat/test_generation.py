@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from chockstone.api.chat.chat_service import ChatService
-from chockstone.api.chat.generation import Delta, Finish, TextGeneration
+from chockstone.api.chat.generation import Delta, Finish, TextGeneration, _ChoiceReader
 from chockstone.api.chat.orders import Conversation, GenerationParameters, NamedTool, PlainPrompt, TokenPrompt
 from chockstone.api.chat.tool_calls import ToolCall
 from chockstone.api.users import Caller
@@ -188,6 +189,25 @@ async def test_alternatives_come_with_their_tokens(
         ((tokens[0], b"a", -0.5), (others[0], b"x", -1.0)),
         ((tokens[1], b"b", -0.25),),
     ]
+
+
+async def test_whole_answers_with_alternatives_are_read_beside_the_event_loop(
+    served: Served, chat: ChatService, caller: Caller, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred choices with twenty alternatives of each token took half a second."""
+    threads: list[threading.Thread] = []
+    read_piece = _ChoiceReader.read
+
+    def noted(*values: Any) -> Delta | None:
+        threads.append(threading.current_thread())
+        return read_piece(*values)
+
+    monkeypatch.setattr(_ChoiceReader, "read", noted)
+    served.backend.sequences = written(directory, "Hello.")
+    await read(await start(chat, caller, alternatives=2))
+
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_generation_that_is_closed_frees_its_place(

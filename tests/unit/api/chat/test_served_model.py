@@ -49,7 +49,7 @@ async def test_a_checkpoint_of_another_user_is_not_there(chat: ChatService, ann:
         await chat.find_model(BOB, path)
 
 
-@pytest.mark.parametrize("name", ["gpt", "", "a\0b", "x" * 100_000, "tinker://nothing/sampler_weights/x"])
+@pytest.mark.parametrize("name", ["gpt", "", "a\0b", "x" * 100_000, "tinker://" + "x" * 10_000, "tinker://a/weights/x"])
 async def test_a_model_that_is_not_there_is_missing(chat: ChatService, name: str) -> None:
     with pytest.raises(RowMissing) as caught:
         await chat.find_model(ANN, name)

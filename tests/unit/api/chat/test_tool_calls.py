@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
-from chockstone.api.chat.tool_calls import FORMATS, ToolCall, ToolCallParser, call_constraint, forced_beginning
+from chockstone.api.chat.tool_calls import ToolCall, ToolCallParser, forced_beginning
 
 CALL = ToolCall("add", '{"a": 1}')
 WRITTEN = {
@@ -51,29 +48,7 @@ def test_a_forced_beginning_is_one_of_a_call(tool_format: str) -> None:
     assert parse(tool_format, text, step=7) == [CALL]
 
 
-def tool(name: str, **parameters: object) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", **parameters}}}
+def test_what_follows_text_that_the_client_wrote_is_no_bare_call() -> None:
+    parser = ToolCallParser("llama3", has_text=True)
 
-
-@pytest.mark.parametrize("tool_format", [each for each in FORMATS if each != "qwen_xml"])
-def test_an_answer_that_meets_the_constraint_is_a_call(tool_format: str) -> None:
-    constraint = call_constraint(tool_format, [tool("add")])
-    assert constraint is not None
-    call = {"name": "add", "parameters" if tool_format == "llama3" else "arguments": {"a": 1}}
-    written = json.dumps([call] if tool_format == "mistral" else call)
-    text = constraint.get("prefix", "") + written + constraint.get("suffix", "")
-
-    assert parse(tool_format, text, step=3) == [CALL]
-
-
-def test_calls_of_several_tools_are_choices() -> None:
-    constraint = call_constraint("hermes", [tool("add"), tool("subtract")])
-
-    assert constraint is not None
-    names = [each["properties"]["name"]["const"] for each in constraint["json_schema"]["anyOf"]]
-    assert names == ["add", "subtract"]
-
-
-def test_what_is_no_json_or_refers_to_its_root_has_no_constraint() -> None:
-    assert call_constraint("qwen_xml", [tool("add")]) is None
-    assert call_constraint("hermes", [tool("add", properties={"a": {"$ref": "#/$defs/A"}})]) is None
+    assert "".join(map(str, [*parser.add(WRITTEN["llama3"]), *parser.finish()])) == WRITTEN["llama3"]

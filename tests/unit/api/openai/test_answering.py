@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from chockstone.api.chat.chat_service import ChatService
+from chockstone.api.chat.generation import Delta, SampledText
 from chockstone.api.chat.orders import GenerationParameters, PlainPrompt
-from chockstone.api.openai.answering import generate_all, stream_error, whole_answer
+from chockstone.api.openai.answering import encode_delta, generate_all, stream_error, whole_answer
 from chockstone.api.users import Caller
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.api.users import MODEL
@@ -31,6 +34,17 @@ async def test_an_answer_is_json(tokens: int) -> None:
     answer = await whole_answer(lambda: {"a": "é"}, tokens=tokens)
 
     assert answer.body == '{"a":"é"}'.encode()
+
+
+@pytest.mark.parametrize(("tokens", "is_on_the_loop"), [(1, True), (300, False)])
+async def test_a_large_delta_is_encoded_beside_the_event_loop(tokens: int, is_on_the_loop: bool) -> None:
+    """As a vLLM server gives all of its tokens at once."""
+    delta = Delta(0, (), tuple([SampledText(5, b"x", -1.0)] * tokens))
+
+    def encode(found: Delta) -> list[bytes]:
+        return [str(len(found.tokens)).encode(), str(threading.current_thread() is threading.main_thread()).encode()]
+
+    assert await encode_delta(delta, encode) == f"{tokens}{is_on_the_loop}".encode()
 
 
 def test_errors_in_a_stream_say_who_must_act() -> None:

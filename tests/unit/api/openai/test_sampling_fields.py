@@ -22,8 +22,9 @@ def test_parameters_are_read() -> None:
 def test_stops_are_one_text_or_several() -> None:
     assert read_stop(RequestFields({"stop": ["a", "b"]})) == ("a", "b")
     assert read_stop(RequestFields({"stop": []})) == ()
-    with pytest.raises(BadParameter, match="at most"):
-        read_stop(RequestFields({"stop": ["a"] * 1000}))
+    for wrong in (["a"] * 1000, "a" * 10_001):
+        with pytest.raises(BadParameter, match="at most 256 texts, each of at most 10000 characters"):
+            read_stop(RequestFields({"stop": wrong}))
 
 
 def test_the_usage_of_a_stream_is_asked_for() -> None:
@@ -36,6 +37,6 @@ def test_the_usage_of_a_stream_is_asked_for() -> None:
 
 def test_metadata_are_a_few_texts() -> None:
     assert read_metadata(RequestFields({"metadata": {"a": "b"}})) == {"a": "b"}
-    for wrong in ({"a": 1}, {str(number): "" for number in range(17)}, []):
+    for wrong in ({"a": 1}, {str(number): "" for number in range(17)}, {"a": "x" * 513}, {"x" * 513: "a"}, []):
         with pytest.raises(BadParameter):
             read_metadata(RequestFields({"metadata": wrong}))

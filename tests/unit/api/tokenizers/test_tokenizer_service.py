@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from chockstone.api.tokenizers import tokenizer_service
 from chockstone.api.tokenizers.tokenizer_service import (
     ChatMessage,
+    TextTooLong,
     TokenizerFacts,
     TokenizerFailed,
     TokenizerService,
@@ -137,3 +139,43 @@ async def test_text_can_be_encoded_without_tokens_that_the_tokenizer_adds(
     decoded = await service.decode(model, plain.tokens, singles=[])
 
     assert "".join(decoded.pieces) == "a rope"
+
+
+async def test_more_tokens_than_are_wanted_are_counted(service: TokenizerService, model: Path) -> None:
+    text = "a rope " * 10
+    full = await service.encode(model, text)
+
+    enough = await service.encode(model, text, most=full.count)
+    more = await service.encode(model, text, most=full.count - 1)
+
+    assert (full.count, full.is_exact) == (len(full.tokens), True)
+    assert (enough.tokens, enough.text) == (full.tokens, "")
+    assert (more.tokens, more.count, more.is_exact) == ((), full.count, True)
+
+
+async def test_far_more_tokens_are_not_all_counted_unless_that_is_wanted(
+    service: TokenizerService, model: Path
+) -> None:
+    text = "a rope → " * 20_000
+
+    part = await service.encode(model, text, most=100)
+    exact = await service.encode(model, text, most=100, is_exact=True)
+    chat = await service.encode_conversation(model, [{"role": "user", "content": text}], most=100)
+
+    assert (part.tokens, part.is_exact) == (exact.tokens, False) == ((), False)
+    assert 100 < part.count < exact.count / 2
+    assert exact.is_exact
+    assert 100 < chat.count < exact.count
+
+
+async def test_a_text_that_is_too_long_is_told_apart(service: TokenizerService, model: Path) -> None:
+    with pytest.raises(TextTooLong, match="more than 4000000 characters"):
+        await service.encode_chat(model, [ChatMessage("user", "a" * 4_000_001)])
+
+
+async def test_integers_and_characters_reach_the_template_as_they_are(service: TokenizerService, model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ messages[0].content | tojson }}")
+
+    for content in ("a\u2028→\r\n", {"n": 2**70}):
+        encoded = await service.encode_conversation(model, [{"content": content}])
+        assert json.loads(encoded.text) == content

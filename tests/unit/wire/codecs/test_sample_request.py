@@ -40,7 +40,8 @@ def sdk_json(tokens: list[int] = [1, 2, 3], params: dict[str, Any] | None = None
 def test_the_sdk_s_plainest_request() -> None:
     body = sdk_json()
 
-    assert peek_sample(body) == SampleHead("s:sample:0", 3, base_model=None, model_path=None, num_samples=1)
+    head = SampleHead("s:sample:0", 3, base_model=None, model_path=None, num_samples=1, prompt_tokens=3)
+    assert peek_sample(body) == head
     request = decode_sample(body)
     assert request.prompt.tolist() == [1, 2, 3] and request.prompt.dtype == "int32"
     assert request.params == samples.SamplingParams()
@@ -284,6 +285,34 @@ def test_a_schema_is_kept_as_text_with_what_surrounds_it() -> None:
     assert (read.prefix, read.suffix) == ("<tool_call>\n", "")
 
 
+def test_a_mark_begins_the_prefix() -> None:
+    value = {"json_object": True, "prefix": "<call>\n", "suffix": "</call>", "mark": "<call>", "bare": True}
+    read = decode_constraint(value, "constraint")
+
+    assert read is not None
+    assert (read.mark, read.prefix, read.is_bare) == ("<call>", "<call>\n", True)
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "limit", "fits"),
+    [(None, 4, True), (None, 3, False), (5, 8, True), (5, 7, False), (1, 3, True), (1, 2, False), ("5", 7, True)],
+)
+def test_a_head_knows_whether_a_context_can_hold_it(max_tokens: object, limit: int, fits: bool) -> None:
+    """What is wrong for other reasons is refused later, by them."""
+    head = peek_sample({**sdk_json(), "sampling_params": {"max_tokens": max_tokens}})
+
+    if fits:
+        head.check_context(limit)
+        return
+    with pytest.raises(BadRequest, match=rf"3 prompt tokens \+ \d+ max_tokens > {limit}; shorten the prompt"):
+        head.check_context(limit)
+
+
+@pytest.mark.parametrize("prompt", [None, 3, [], {}, {"chunks": 3}, {"chunks": [3, {}, {"tokens": 3}]}])
+def test_a_wrong_prompt_has_any_number_of_tokens(prompt: object) -> None:
+    assert peek_sample({**sdk_json(), "prompt": prompt, "sampling_params": 3}).prompt_tokens == 0
+
+
 def test_any_object_is_a_schema_too() -> None:
     assert decode_constraint({"json_object": True}, "constraint") == samples.Constraint('{"type":"object"}')
 
@@ -303,6 +332,10 @@ def test_none_is_no_constraint() -> None:
         ({"json_schema": {}, "regex": "a"}, "unknown field 'regex'"),
         ({"json_object": True, "prefix": 3}, "prefix must be a string"),
         ({"json_object": True, "suffix": "x" * 1001}, "suffix has 1001 characters"),
+        ({"json_object": True, "mark": "<call>"}, "prefix must begin with constraint.mark"),
+        ({"json_object": True, "mark": "b", "prefix": "ab"}, "prefix must begin with constraint.mark"),
+        ({"json_object": True, "bare": True}, "bare needs constraint.mark"),
+        ({"json_object": True, "mark": "a", "prefix": "a", "bare": 1}, "bare must be true or false"),
         ({"json_schema": {"enum": ["x" * 1000] * 200}}, "characters, more than"),
         ({"json_schema": {"enum": list(range(10_000))}}, "more than 10000 values"),
         ({"json_schema": {"properties": {f"p{i}": {} for i in range(1001)}}}, "1001 properties"),

@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 from tinker.proto.response_conv import deserialize_sample_response
 
-from chockstone.wire.codecs.sample_result import encode_sample_result, sample_result_json
+from chockstone.wire.codecs.sample_result import encode_sample_result, read_prompt_logprobs, sample_result_json
 from chockstone.wire.codecs.samples import SampledSequence, SampleRequest, SampleResult, SamplingParams, Targets, TopK
 
 
@@ -131,3 +131,13 @@ def test_json_says_nothing_of_what_was_not_asked() -> None:
     answer = sample_result_json(encode_sample_result(SampleResult((SEQUENCE,)), request()))
 
     assert answer.keys() == {"type", "sequences"}
+
+
+def test_the_scores_of_a_prompt_are_read_back() -> None:
+    scored = SampleResult((), np.array([np.nan, -1.5, -2], np.float32))
+    asked = SampleRequest(np.array([1, 2, 3], np.int32), 1, SamplingParams(), prompt_logprobs=True)
+
+    read = read_prompt_logprobs(encode_sample_result(scored, asked))
+
+    assert read is not None and np.isnan(read[0]) and read[1:].tolist() == [-1.5, -2.0]
+    assert read_prompt_logprobs(encode_sample_result(SampleResult(()), asked)) is None

@@ -11,6 +11,7 @@ from chockstone.api.chat.tool_calls import ToolCall
 from chockstone.api.openai.answer_head import AnswerHead, usage_of
 from chockstone.api.openai.chat.chat_request import ChatRequest
 from chockstone.api.openai.logprobs import chat_logprobs
+from chockstone.engine.conversations import KeptConversation
 
 PlainJson = dict[str, Any]  # Any: plain JSON
 
@@ -92,6 +93,27 @@ def message_of(head: AnswerHead, number: int, choice: GeneratedChoice) -> PlainJ
     text = choice.text
     message: PlainJson = {"role": "assistant", "content": text if text.strip() or not calls else None, "refusal": None}
     return {**message, "tool_calls": calls} if calls else message
+
+
+def stored_completion(kept: KeptConversation) -> PlainJson:
+    """A completion as it was answered, without its log-probabilities."""
+    answer = kept.answer
+    prompt, completion = len(answer.prompt_tokens), sum(len(choice.tokens) for choice in answer.choices)
+    choices = [
+        {
+            "index": number,
+            "message": dict(choice.message),
+            "logprobs": None,
+            "finish_reason": choice.finish_reason,
+        }
+        for number, choice in enumerate(answer.choices)
+    ]
+    return {
+        **AnswerHead.of(kept).to_json("chat.completion"),
+        "choices": choices,
+        "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion},
+        "metadata": dict(answer.metadata),
+    }
 
 
 def call_json(head: AnswerHead, choice: int, place: int, call: ToolCall) -> PlainJson:

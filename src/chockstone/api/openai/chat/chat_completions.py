@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any, Final
 
 from fastapi import Request, Response
 
 from chockstone.api.chat.chat_service import ChatDep
 from chockstone.api.chat.connected import while_connected
+from chockstone.api.chat.request_body import read_request
 from chockstone.api.chat.storing import StoredRequest
 from chockstone.api.chat.streamed_answer import StreamedAnswer
 from chockstone.api.openai.answer_head import AnswerHead
-from chockstone.api.openai.answering import generate_all, read_request, stream_chunks, whole_answer
-from chockstone.api.openai.chat.chat_answer import ChatAnswer, message_of
+from chockstone.api.openai.answering import StoredId, generate_all, shown_answer, stream_chunks, whole_answer
+from chockstone.api.openai.chat.chat_answer import ChatAnswer, message_of, stored_completion
 from chockstone.api.openai.chat.chat_request import read_chat_request
 from chockstone.api.openai.schemas import CHAT_REQUEST, documented
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
 
 routes = Routes(tags=["OpenAI"])
+_PREFIX: Final = "chatcmpl-"  # of ids
 
 
 @routes.post("/chat/completions", summary="Create a chat completion (OpenAI)", openapi_extra=documented(CHAT_REQUEST))
@@ -26,7 +28,7 @@ async def create_chat_completion(request: Request, chat: ChatDep, caller: Caller
     """The model writes the next message, or calls tools. With `stream`, server-sent events."""
     asked = await read_request(request, read_chat_request)
     model = await chat.find_model(caller, asked.model)
-    head = AnswerHead.make("chatcmpl-", model)
+    head = AnswerHead.make(_PREFIX, model)
     before_end = await chat.choose_storing(
         caller,
         model,
@@ -38,7 +40,7 @@ async def create_chat_completion(request: Request, chat: ChatDep, caller: Caller
             messages=asked.conversation.messages,
             tools=asked.conversation.tools,
             metadata=asked.metadata,
-            describe=partial(message_of, head),
+            describe=lambda generation, number: message_of(head, number, generation.choices[number]),
         ),
     )
     if not asked.is_streamed:
@@ -51,3 +53,16 @@ async def create_chat_completion(request: Request, chat: ChatDep, caller: Caller
     answer = ChatAnswer(head, asked, generation)
     usage = answer.usage_chunk if asked.has_usage else None
     return StreamedAnswer(generation, stream_chunks(generation, answer.chunks, usage))
+
+
+@routes.get("/chat/completions/{completion_id}", summary="Show a stored chat completion (OpenAI)")
+async def get_chat_completion(completion_id: StoredId, chat: ChatDep, caller: CallerDep) -> Response:
+    """One of the caller's that was created with `store`."""
+    return await shown_answer(stored_completion, await chat.stored(caller, completion_id, prefix=_PREFIX))
+
+
+@routes.delete("/chat/completions/{completion_id}", summary="Delete a stored chat completion (OpenAI)")
+async def delete_chat_completion(completion_id: StoredId, chat: ChatDep, caller: CallerDep) -> dict[str, Any]:
+    """Delete the conversation, with its rewards and corrections."""
+    await chat.delete_stored(caller, completion_id, prefix=_PREFIX)
+    return {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+
+import orjson
 
 from chockstone.api.chat.orders import NamedTool, ToolChoice
 from chockstone.api.chat.request_fields import RequestFields
@@ -17,6 +20,12 @@ MAX_TOOLS: Final = 512
 _ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _TEXT_PARTS: Final = ("text", "input_text", "output_text", "refusal")
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    tools: list[PlainJson]
+    strict: frozenset[str]  # names of those whose arguments must match their schema
 
 
 def read_messages(fields: RequestFields) -> list[PlainJson]:
@@ -42,6 +51,7 @@ def _read_message(fields: RequestFields) -> PlainJson:
     if content is None and not calls:
         raise fields.refusal("content", "is missing")
     message["content"] = content or ""
+    fields.mapping("provider_specific_fields")  # LiteLLM writes it into the messages that it gives to programs
     if calls:
         message["tool_calls"] = calls
     fields.finish()
@@ -97,30 +107,36 @@ def _read_calls(fields: RequestFields) -> list[PlainJson]:
 def call_as_templates_read_it(call_id: str, name: str, arguments: str) -> PlainJson:
     """Arguments that are JSON of an object become the object; other text stays as the model wrote it."""
     try:
-        values = json.loads(arguments or "{}")
+        orjson.loads(arguments or "{}")  # knows no NaN, and no half characters, which no tokenizer takes
+        values = json.loads(arguments or "{}")  # keeps integers that are longer than 64 bits
     except (ValueError, RecursionError):
         values = arguments
     function = {"name": name, "arguments": values if isinstance(values, dict) else arguments}
     return {"id": call_id, "type": "function", "function": function}
 
 
-def read_tools(fields: RequestFields) -> list[PlainJson]:
+def read_tools(fields: RequestFields, *, inner: str | None) -> OfferedTools:
+    """``inner``: the field of a tool that has the function; None: the tool is the function, as those of a response."""
     tools: list[PlainJson] = []
+    strict: set[str] = set()
     for place, value in enumerate(fields.items("tools", most=MAX_TOOLS) or []):
         tool = RequestFields(value, f"tools[{place}]")
         if tool.take("type") != "function":
             raise tool.refusal("type", "must be 'function'; this server has no tools of its own")
-        function = tool.inner("function")
+        function = tool if inner is None else tool.inner(inner)
         if function is None:
-            raise tool.refusal("function", "is missing")
-        tools.append(read_function(function))
+            raise tool.refusal(str(inner), "is missing")
+        is_strict = function.flag("strict")
+        tools.append(_read_function(function))
         tool.finish()
-    refuse_twice(tools)
-    return tools
+        if is_strict:
+            strict.add(tools[-1]["function"]["name"])
+    _refuse_twice(tools)
+    return OfferedTools(tools, frozenset(strict))
 
 
-def read_function(fields: RequestFields) -> PlainJson:
-    """A function that the model may call, in the shape of a tool of a chat completion."""
+def _read_function(fields: RequestFields) -> PlainJson:
+    """In the shape of a tool of a chat completion, as chat templates read it."""
     name = fields.needed_text("name")
     if not _TOOL_NAME.fullmatch(name):
         raise fields.refusal("name", "must have 1 to 128 characters out of A-Z a-z 0-9 _ . -")
@@ -128,14 +144,11 @@ def read_function(fields: RequestFields) -> PlainJson:
     if (description := fields.text("description", may_be_empty=True)) is not None:
         function["description"] = description
     function["parameters"] = fields.mapping("parameters") or {"type": "object", "properties": {}}
-    fields.refuse(
-        "strict", "is not supported: the model may write arguments that do not fit the schema", neutral=(False,)
-    )
     fields.finish()
     return {"type": "function", "function": function}
 
 
-def refuse_twice(tools: Sequence[Mapping[str, Any]]) -> None:  # Any: plain JSON
+def _refuse_twice(tools: Sequence[Mapping[str, Any]]) -> None:  # Any: plain JSON
     known: set[str] = set()
     for place, tool in enumerate(tools):
         name = tool["function"]["name"]

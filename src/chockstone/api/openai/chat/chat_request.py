@@ -40,12 +40,12 @@ def read_chat_request(fields: RequestFields) -> ChatRequest:
     """Raises BadParameter, which names the field."""
     model = fields.needed_text("model")
     messages = read_messages(fields)
-    tools = read_tools(fields)
+    offered = read_tools(fields, inner="function")
     is_streamed, has_usage = read_stream(fields)
     has_logprobs = fields.flag("logprobs")
     constraint = read_format(fields.inner("response_format"), inner="json_schema")
-    tool_choice = read_tool_choice(fields, tools)
-    if constraint is not None and tools and tool_choice != "none":
+    tool_choice = read_tool_choice(fields, offered.tools)
+    if constraint is not None and offered.tools and tool_choice != "none":
         raise fields.refusal("response_format", "goes without tools, unless tool_choice is 'none'")
     parameters = read_parameters(
         fields,
@@ -58,7 +58,8 @@ def read_chat_request(fields: RequestFields) -> ChatRequest:
         model=model,
         conversation=Conversation(
             messages=messages,
-            tools=tools,
+            tools=offered.tools,
+            strict_tools=offered.strict,
             tool_choice=tool_choice,
             single_call=not fields.flag("parallel_tool_calls", default=True),
             options=_read_template_options(fields),

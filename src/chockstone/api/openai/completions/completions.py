@@ -7,10 +7,11 @@ from fastapi import Request, Response
 from chockstone.api.chat.chat_service import ChatDep
 from chockstone.api.chat.connected import while_connected
 from chockstone.api.chat.orders import PlainPrompt
+from chockstone.api.chat.request_body import read_request
 from chockstone.api.chat.storing import StoredRequest
 from chockstone.api.chat.streamed_answer import StreamedAnswer
 from chockstone.api.openai.answer_head import AnswerHead
-from chockstone.api.openai.answering import generate_all, read_request, stream_chunks, whole_answer
+from chockstone.api.openai.answering import generate_all, stream_chunks, whole_answer
 from chockstone.api.openai.completions.completion_answer import CompletionAnswer
 from chockstone.api.openai.completions.completion_request import CompletionRequest, read_completion_request
 from chockstone.api.openai.schemas import COMPLETION_REQUEST, documented
@@ -50,5 +51,5 @@ def _stored_request(head: AnswerHead, asked: CompletionRequest) -> StoredRequest
         parameters=asked.parameters,
         messages=[{"prompt": prompt.text}] if isinstance(prompt, PlainPrompt) else [],
         metadata=asked.metadata,
-        describe=lambda _number, choice: {"text": choice.text},
+        describe=lambda generation, number: {"text": generation.choices[number].text},
     )

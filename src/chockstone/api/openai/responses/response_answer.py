@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from chockstone.api.chat.generation import Delta, Finish, TextGeneration
+from chockstone.api.chat.storing import plain_message
 from chockstone.api.chat.tool_calls import ToolCall
 from chockstone.api.openai.answer_head import AnswerHead
 from chockstone.api.openai.logprobs import chat_logprobs
 from chockstone.api.openai.responses.response_request import ResponseRequest
+from chockstone.engine.conversations import KeptConversation
 from chockstone.wire.failures import BadRequest, RequestError
 
 PlainJson = dict[str, Any]  # Any: plain JSON
@@ -155,12 +158,16 @@ class ResponseAnswer:
             "temperature": parameters.temperature,
             "text": {"format": request.text_format},
             "tool_choice": request.tool_choice,
-            "tools": [{"type": "function", **tool["function"], "strict": False} for tool in request.conversation.tools],
+            "tools": [self._tool(tool["function"]) for tool in request.conversation.tools],
             "top_logprobs": parameters.alternatives,
             "top_p": parameters.top_p,
             "truncation": "disabled",
             "usage": self._usage() if self._finish is not None else None,
         }
+
+    def _tool(self, function: PlainJson) -> PlainJson:
+        is_strict = function["name"] in self._request.conversation.strict_tools
+        return {"type": "function", **function, "strict": is_strict}
 
     def _usage(self) -> PlainJson:
         prompt, completion = len(self._generation.prompt_tokens), self._generation.completion_tokens
@@ -171,3 +178,18 @@ class ResponseAnswer:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": prompt + completion,
         }
+
+
+def stored_message(head: AnswerHead, request: ResponseRequest, generation: TextGeneration, number: int) -> PlainJson:
+    """What is stored of a finished generation: the message, and the response as the client got it, without its
+    log-probabilities.
+    """
+    answer = ResponseAnswer(head, replace(request, has_logprobs=False), generation)
+    return {**plain_message(generation, number), "response": answer.whole()}
+
+
+def stored_response(kept: KeptConversation) -> PlainJson:
+    """The response as it was answered, without its log-probabilities."""
+    [choice] = kept.answer.choices
+    response: PlainJson = choice.message["response"]
+    return response

@@ -1,4 +1,4 @@
-"""Response inputs: the input and the tools of a response, as chat templates read them."""
+"""Response inputs: the input of a response, as chat templates read it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Any, Final
 from chockstone.api.chat.request_fields import RequestFields
 from chockstone.api.openai.chat.chat_messages import (
     MAX_MESSAGES,
-    MAX_TOOLS,
     call_as_templates_read_it,
     read_content,
-    read_function,
-    refuse_twice,
 )
 
 PlainJson = dict[str, Any]  # Any: plain JSON
@@ -66,15 +63,3 @@ def _message(item: RequestFields) -> PlainJson:
 def _call(item: RequestFields) -> PlainJson:
     arguments = item.text("arguments", may_be_empty=True)
     return call_as_templates_read_it(item.needed_text("call_id"), item.needed_text("name"), arguments or "")
-
-
-def read_function_tools(fields: RequestFields) -> list[PlainJson]:
-    """In the shape of the tools of a chat completion. Those of a response have no object in between."""
-    tools: list[PlainJson] = []
-    for place, value in enumerate(fields.items("tools", most=MAX_TOOLS) or []):
-        tool = RequestFields(value, f"tools[{place}]")
-        if tool.take("type") != "function":
-            raise tool.refusal("type", "must be 'function'; this server has no tools of its own")
-        tools.append(read_function(tool))
-    refuse_twice(tools)
-    return tools

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from chockstone.api.chat.orders import Conversation, GenerationParameters
 from chockstone.api.chat.request_fields import RequestFields
-from chockstone.api.openai.chat.chat_messages import read_tool_choice
-from chockstone.api.openai.responses.response_input import read_function_tools, read_input
+from chockstone.api.openai.chat.chat_messages import read_tool_choice, read_tools
+from chockstone.api.openai.responses.response_input import read_input
 from chockstone.api.openai.sampling_fields import (
     read_format,
     read_labels,
@@ -21,6 +21,7 @@ from chockstone.api.openai.sampling_fields import (
 )
 
 _LOGPROBS: Final = "message.output_text.logprobs"
+_REASONING: Final = "reasoning.encrypted_content"  # clients ask for it always; there is none here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +43,11 @@ def read_response_request(fields: RequestFields) -> ResponseRequest:
     model = fields.needed_text("model")
     instructions = fields.text("instructions", may_be_empty=True)
     messages = read_input(fields, instructions)
-    tools = read_function_tools(fields)
+    offered = read_tools(fields, inner=None)
     has_logprobs = _read_include(fields)
     constraint = _read_text(fields)
-    tool_choice = read_tool_choice(fields, tools)
-    if constraint is not None and tools and tool_choice != "none":
+    tool_choice = read_tool_choice(fields, offered.tools)
+    if constraint is not None and offered.tools and tool_choice != "none":
         raise fields.refusal("text.format", "goes without tools, unless tool_choice is 'none'")
     parameters = read_parameters(
         fields,
@@ -59,7 +60,8 @@ def read_response_request(fields: RequestFields) -> ResponseRequest:
         instructions=instructions,
         conversation=Conversation(
             messages=messages,
-            tools=tools,
+            tools=offered.tools,
+            strict_tools=offered.strict,
             tool_choice=tool_choice,
             single_call=not fields.flag("parallel_tool_calls", default=True),
             options=fields.mapping("chat_template_kwargs") or {},
@@ -74,7 +76,8 @@ def read_response_request(fields: RequestFields) -> ResponseRequest:
     )
     read_labels(fields)
     refuse(fields, "conversation", "max_tool_calls", "previous_response_id", "prompt", "stream_options")
-    refuse(fields, background=False, reasoning={}, truncation="disabled")
+    refuse(fields, background=False, truncation="disabled")
+    _read_reasoning(fields)
     fields.finish()
     return request
 
@@ -82,9 +85,17 @@ def read_response_request(fields: RequestFields) -> ResponseRequest:
 def _read_include(fields: RequestFields) -> bool:
     """Whether the answer is to have logprobs."""
     wanted = fields.items("include", most=16) or []
-    if any(each != _LOGPROBS for each in wanted):
+    if any(each not in (_LOGPROBS, _REASONING) for each in wanted):
         raise fields.refusal("include", f"can name {_LOGPROBS!r} only")
-    return bool(wanted)
+    return _LOGPROBS in wanted
+
+
+def _read_reasoning(fields: RequestFields) -> None:
+    """Clients ask always for a summary of the reasoning, which no answer here has. An effort would change answers."""
+    reasoning = fields.inner("reasoning")
+    if reasoning is not None:
+        reasoning.text("summary")
+        reasoning.finish()
 
 
 def _read_text(fields: RequestFields) -> dict[str, Any] | None:  # Any: plain JSON

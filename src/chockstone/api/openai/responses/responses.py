@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, Final
 
 from fastapi import Request, Response
 
 from chockstone.api.chat.chat_service import ChatDep
 from chockstone.api.chat.connected import while_connected
 from chockstone.api.chat.generation import TextGeneration
+from chockstone.api.chat.request_body import read_request
 from chockstone.api.chat.storing import StoredRequest
 from chockstone.api.chat.streamed_answer import StreamedAnswer
 from chockstone.api.openai.answer_head import AnswerHead
-from chockstone.api.openai.answering import generate_all, read_request, whole_answer
+from chockstone.api.openai.answering import StoredId, encode_delta, generate_all, shown_answer, whole_answer
 from chockstone.api.openai.events import encode_named
-from chockstone.api.openai.responses.response_answer import ResponseAnswer
+from chockstone.api.openai.responses.response_answer import ResponseAnswer, stored_message, stored_response
 from chockstone.api.openai.responses.response_request import read_response_request
 from chockstone.api.openai.schemas import RESPONSE_REQUEST, documented
 from chockstone.api.routes import Routes
 from chockstone.api.users import CallerDep
-from chockstone.wire.failures import RequestError
+from chockstone.wire.failures import BadParameter, RequestError
 
 routes = Routes(tags=["OpenAI"])
+_PREFIX: Final = "resp_"  # of ids
 
 
 @routes.post("/responses", summary="Create a response (OpenAI)", openapi_extra=documented(RESPONSE_REQUEST))
@@ -29,7 +33,7 @@ async def create_response(request: Request, chat: ChatDep, caller: CallerDep) ->
     """The model writes a message, or calls tools. With `stream`, server-sent events."""
     asked = await read_request(request, read_response_request)
     model = await chat.find_model(caller, asked.model)
-    head = AnswerHead.make("resp_", model)
+    head = AnswerHead.make(_PREFIX, model)
     before_end = await chat.choose_storing(
         caller,
         model,
@@ -41,6 +45,7 @@ async def create_response(request: Request, chat: ChatDep, caller: CallerDep) ->
             messages=asked.conversation.messages,
             tools=asked.conversation.tools,
             metadata=asked.metadata,
+            describe=partial(stored_message, head, asked),
         ),
     )
     if not asked.is_streamed:
@@ -53,13 +58,28 @@ async def create_response(request: Request, chat: ChatDep, caller: CallerDep) ->
     return StreamedAnswer(generation, _events(generation, ResponseAnswer(head, asked, generation)))
 
 
+@routes.get("/responses/{response_id}", summary="Show a stored response (OpenAI)")
+async def get_response(response_id: StoredId, chat: ChatDep, caller: CallerDep, stream: bool = False) -> Response:
+    """One of the caller's that was created with `store`."""
+    if stream:
+        raise BadParameter("stream is not supported for a stored response; leave it out", param="stream")
+    return await shown_answer(stored_response, await chat.stored(caller, response_id, prefix=_PREFIX))
+
+
+@routes.delete("/responses/{response_id}", summary="Delete a stored response (OpenAI)")
+async def delete_response(response_id: StoredId, chat: ChatDep, caller: CallerDep) -> dict[str, Any]:
+    """Delete the conversation, with its rewards and corrections."""
+    await chat.delete_stored(caller, response_id, prefix=_PREFIX)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
 async def _events(generation: TextGeneration, answer: ResponseAnswer) -> AsyncIterator[bytes]:
     for event in answer.begin():
         yield encode_named(event)
     try:
         async for delta in generation:
-            for event in answer.events(delta):
-                yield encode_named(event)
+            if encoded := await encode_delta(delta, lambda delta: map(encode_named, answer.events(delta))):
+                yield encoded
     except RequestError as error:
         yield encode_named(answer.failed(error))
         return

@@ -10,12 +10,13 @@ import pytest
 
 from chockstone.api.context import Context
 from chockstone.engine.config import StorageRules
-from support.api.users import MODEL, User
-from support.chat import tokens_of, written
+from support.api.users import KEYS, MODEL, User
+from support.chat import CALL, WEATHER, tokens_of, written
 from support.openai_answers import answer_of, chunks_of, events_of, refusal_of
 from support.served import Served
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
+LOGPROBS = "message.output_text.logprobs"
 CHAT: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "store": True, "metadata": {"team": "a"}}
 
 
@@ -55,7 +56,57 @@ async def test_a_response_is_kept_under_its_id(
 
     assert last["response"]["store"] is True
     kept = (await ann.http.get(f"conversations/{last['response']['id']}")).json()
-    assert kept["answers"][0]["message"] == {"role": "assistant", "content": "Hello."}
+    message = kept["answers"][0]["message"]
+    assert (message["role"], message["content"]) == ("assistant", "Hello.")
+
+
+async def test_stored_answers_are_shown_as_they_were_given_until_they_are_deleted(
+    served: Served, http: httpx.AsyncClient, models: dict[str, Path]
+) -> None:
+    served.backend.sequences = written(models["helper"], f"Let me see.{CALL}", "Hello.")
+    chat = answer_of(await http.post("chat/completions", json={**CHAT, "model": "helper", "tools": [WEATHER], "n": 2}))
+    function = WEATHER["function"]
+    assert isinstance(function, dict)
+    served.backend.sequences = written(models["helper"], f"Let me see.{CALL}")
+    asked = {"model": "helper", "input": "Hi", "instructions": "Be brief.", "store": True, "include": [LOGPROBS]}
+    tools = [{"type": "function", **function}]
+    response = answer_of(await http.post("responses", json={**asked, "tools": tools, "max_output_tokens": 900}))
+
+    shown = answer_of(await http.get(f"chat/completions/{chat['id']}"))
+    assert shown.pop("metadata") == {"team": "a"}
+    del chat["usage"]["prompt_tokens_details"]  # what came from a cache is not stored
+    assert shown == chat
+    again = answer_of(await http.get(f"responses/{response['id']}"))
+    message, call = response["output"]
+    assert message["content"][0].pop("logprobs")
+    assert again["output"][0]["content"][0].pop("logprobs") == []
+    assert call["type"] == "function_call"
+    assert again == response
+
+    for path, kind in (("chat/completions", "chat.completion.deleted"), ("responses", "response")):
+        answer_id = chat["id"] if path == "chat/completions" else response["id"]
+        gone = answer_of(await http.delete(f"{path}/{answer_id}"))
+        assert gone == {"id": answer_id, "object": kind, "deleted": True}
+        assert refusal_of(await http.get(f"{path}/{answer_id}"), 404)["code"] == "not_found"
+        refusal_of(await http.delete(f"{path}/{answer_id}"), 404)
+
+
+async def test_stored_answers_are_those_of_their_user_and_their_api(
+    served: Served, http: httpx.AsyncClient, models: dict[str, Path]
+) -> None:
+    served.backend.sequences = written(models[MODEL], "Hello.")
+    chat = answer_of(await http.post("chat/completions", json=CHAT))["id"]
+    ours = {"Authorization": f"Bearer {KEYS['ann']}"}
+    bobs = {"Authorization": f"Bearer {KEYS['bob']}"}
+
+    for method in ("GET", "DELETE"):
+        refusal_of(await http.request(method, f"chat/completions/{chat}", headers=bobs), 404)
+        refusal_of(await http.request(method, f"responses/{chat}", headers=ours), 404)
+        for wrong in ("chatcmpl-x", "chatcmpl-..%2f..", "x" * 100):
+            refusal_of(await http.request(method, f"chat/completions/{wrong}", headers=ours), 404)
+        refusal_of(await http.request(method, f"responses/{'x' * 101}", headers=ours))
+    assert refusal_of(await http.get(f"responses/{chat}?stream=true"))["param"] == "stream"
+    answer_of(await http.get(f"chat/completions/{chat}", headers=ours))
 
 
 async def test_a_text_correction_is_encoded_by_the_model_and_exported(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import httpx
 import pytest
 
 from support.api.users import MODEL
-from support.chat import CALL, WEATHER, tokens_of, written
+from support.chat import CALL, CONTEXT, WEATHER, tokens_of, written
 from support.openai_answers import answer_of, chunks_of, refusal_of
 from support.served import Served
 
@@ -174,10 +175,45 @@ async def test_what_asks_for_nothing_is_let_pass(served: Served, http: httpx.Asy
     answer_of(await http.post("chat/completions", json=body(**neutral)))
 
 
-async def test_a_model_that_is_not_there_is_404(http: httpx.AsyncClient) -> None:
-    assert (
-        "no model 'gpt-9'" in refusal_of(await http.post("chat/completions", json=body(model="gpt-9")), 404)["message"]
-    )
+async def test_errors_that_clients_act_on_have_the_codes_of_openai(http: httpx.AsyncClient) -> None:
+    missing = refusal_of(await http.post("chat/completions", json=body(model="gpt-9")), 404)
+    long = refusal_of(await http.post("completions", json={"model": MODEL, "prompt": [5] * CONTEXT}))
+    http.headers["Authorization"] = "Bearer tml-x"
+    stranger = refusal_of(await http.post("chat/completions", json=body()), 401)
+
+    assert "no model 'gpt-9'" in missing["message"]
+    assert (missing["type"], missing["code"]) == ("invalid_request_error", "model_not_found")
+    assert (long["type"], long["code"]) == ("invalid_request_error", "context_length_exceeded")
+    # The words by which LiteLLM and Claude Code know it.
+    assert long["message"].startswith(f"prompt is too long: {CONTEXT} tokens > {CONTEXT} maximum")
+    assert f"This model's maximum context length is {CONTEXT}" in long["message"]
+    assert (stranger["type"], stranger["code"]) == ("authentication_error", "invalid_api_key")
+
+
+async def test_messages_of_litellm_come_back_as_it_gave_them(served: Served, http: httpx.AsyncClient) -> None:
+    given = {"role": "assistant", "content": "Hello.", "function_call": None, "tool_calls": None}
+    messages = [*MESSAGES, {**given, "provider_specific_fields": {"refusal": None}}, *MESSAGES]
+
+    answer_of(await http.post("chat/completions", json=body(messages=messages)))
+
+
+async def test_a_strict_tool_is_held_to_its_schema_and_the_prompt_is_the_same(
+    served: Served, http: httpx.AsyncClient
+) -> None:
+    served.app.state.chat.can_constrain = True
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+    for tool in (WEATHER, strict):
+        await http.post("chat/completions", json=body(model="helper", tools=[tool]))
+
+    plain, held = (json.loads(told) for call, _, told in served.backend.calls if call == "sample")
+    assert "constraint" not in plain
+    assert held["constraint"]["mark"] == "<tool_call>"
+    assert held["prompt"] == plain["prompt"]
+
+    served.app.state.chat.can_constrain = False
+    refused = refusal_of(await http.post("chat/completions", json=body(model="helper", tools=[strict])))
+    assert refused["param"] == "tools"
+    assert "'weather' cannot be strict here" in refused["message"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"a"', b"null", b"\xff"])
@@ -185,10 +221,13 @@ async def test_a_body_that_is_no_object_is_refused(http: httpx.AsyncClient, cont
     refusal_of(await http.post("chat/completions", content=content))
 
 
-async def test_a_hundred_thousand_messages_are_refused(http: httpx.AsyncClient) -> None:
-    messages = [{"role": "user", "content": "x"}] * 100_000
+async def test_very_many_messages_are_refused(http: httpx.AsyncClient) -> None:
+    message = {"role": "user", "content": "x"}
 
-    assert "shorten" in refusal_of(await http.post("chat/completions", json=body(messages=messages)))["message"]
+    long = await http.post("chat/completions", json=body(messages=[message] * 40_000))
+    assert refusal_of(long)["code"] == "context_length_exceeded"
+    longer = await http.post("chat/completions", json=body(messages=[message] * 100_000))
+    assert "100000 fields" in refusal_of(longer, 413)["message"]
 
 
 async def test_a_schema_that_is_nested_very_deep_is_refused(http: httpx.AsyncClient) -> None:

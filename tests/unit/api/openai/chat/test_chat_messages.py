@@ -27,7 +27,7 @@ def test_messages_are_those_that_templates_read() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call_of('{"city": "Oslo"}')], "refusal": None},
         {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
         {"role": "assistant", "content": [{"type": "text", "text": "It is "}, {"type": "text", "text": "sunny."}]},
-        {"role": "assistant", "content": None, "refusal": "No."},
+        {"role": "assistant", "content": None, "refusal": "No.", "provider_specific_fields": {"refusal": "No."}},
     ]
 
     assert read_messages(RequestFields({"messages": sent})) == [
@@ -45,15 +45,35 @@ def test_messages_are_those_that_templates_read() -> None:
     ]
 
 
-@pytest.mark.parametrize(("sent", "read"), [("", {}), ('{"a": 1}', {"a": 1}), ("[1]", "[1]"), ("not JSON", "not JSON")])
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ("", {}),
+        ('{"a": 1}', {"a": 1}),
+        ('{"a": 1180591620717411303424}', {"a": 2**70}),
+        *((text, text) for text in ("[1]", "not JSON", '{"a": NaN}', '{"a": "\\ud800"}', '{"a":' * 2000)),
+    ],
+)
 def test_arguments_are_an_object_where_they_can_be_one(sent: str, read: Any) -> None:
     assert call_as_templates_read_it("c1", "f", sent)["function"]["arguments"] == read
 
 
 def test_a_tool_without_parameters_takes_none() -> None:
-    [tool] = read_tools(RequestFields({"tools": [{"type": "function", "function": {"name": "now"}}]}))
+    sent = {"tools": [{"type": "function", "function": {"name": "now"}}]}
+    [tool] = read_tools(RequestFields(sent), inner="function").tools
 
     assert tool["function"] == {"name": "now", "parameters": {"type": "object", "properties": {}}}
+
+
+def test_tools_of_a_response_get_the_shape_of_a_chat_completion() -> None:
+    function = WEATHER["function"]
+    assert isinstance(function, dict)
+
+    sent = {"tools": [{"type": "function", **function, "strict": True}, {"type": "function", "name": "b"}]}
+    offered = read_tools(RequestFields(sent), inner=None)
+
+    assert offered.tools[0] == WEATHER  # the template does not see ``strict``
+    assert offered.strict == {"weather"}
 
 
 def test_a_tool_choice_names_a_tool() -> None:

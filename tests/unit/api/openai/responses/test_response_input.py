@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from chockstone.api.chat.request_fields import RequestFields
-from chockstone.api.openai.responses.response_input import read_function_tools, read_input
-from support.chat import WEATHER
+from chockstone.api.openai.responses.response_input import read_input
 
 
 def call_of(call_id: str) -> dict[str, str]:
@@ -22,10 +21,3 @@ def test_calls_of_one_turn_are_one_message() -> None:
 
     assert [message["role"] for message in messages] == ["assistant", "tool"]
     assert [call["id"] for call in messages[0]["tool_calls"]] == ["a", "b"]
-
-
-def test_tools_get_the_shape_of_a_chat_completion() -> None:
-    function = WEATHER["function"]
-    assert isinstance(function, dict)
-
-    assert read_function_tools(RequestFields({"tools": [{"type": "function", **function}]})) == [WEATHER]

@@ -116,14 +116,33 @@ async def test_items_become_the_messages_of_the_template(
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"store": 3}, "store"),
-        ({"include": ["reasoning.encrypted_content"]}, "include"),
+        ({"include": ["file_search_call.results"]}, "include"),
         ({"text": {"verbosity": "high"}}, "text.verbosity"),
         ({"tools": [WEATHER]}, "tools[0].name"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"background": True}, "background"),
-        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"unknown": 1}, "unknown"),
     ],
 )
 async def test_what_is_wrong_is_refused_by_name(http: httpx.AsyncClient, wrong: dict[str, Any], param: str) -> None:
     assert refusal_of(await http.post("responses", json=body(**wrong)))["param"] == param
+
+
+async def test_what_clients_ask_of_reasoning_is_let_pass(http: httpx.AsyncClient) -> None:
+    """inspect-ai and LiteLLM ask always; there is none."""
+    asked = body(include=["reasoning.encrypted_content"], reasoning={"summary": "auto"})
+    answer = answer_of(await http.post("responses", json=asked))
+
+    assert [item["type"] for item in answer["output"]] == ["message"]
+    assert answer["output"][0]["content"][0]["logprobs"] == []
+
+
+async def test_tools_say_whether_they_are_strict(served: Served, http: httpx.AsyncClient) -> None:
+    served.app.state.chat.can_constrain = True
+    function = WEATHER["function"]
+    assert isinstance(function, dict)
+    tools = [{"type": "function", **function, "strict": True}, {"type": "function", **function, "name": "other"}]
+    answer = answer_of(await http.post("responses", json=body(model="helper", tools=tools)))
+
+    assert [(tool["name"], tool["strict"]) for tool in answer["tools"]] == [("weather", True), ("other", False)]
