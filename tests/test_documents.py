@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
 import subprocess
 import sys
@@ -17,10 +19,12 @@ from chockstone.extras import is_installed
 from support.killed_training import ScriptForks
 from support.live import LiveServer
 from support.loopback_s3 import make_bucket, s3_server, set_environment
+from support.programs import find_program
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CURL = re.compile(r"^\$ (curl (?:.*\\\n)*.*)$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#]+)")
 
 
@@ -90,6 +94,23 @@ def test_the_code_on_the_page_runs(
     warnings = "default" if uses_ray else "error"  # Ray warns of settings of its own
     for _ in range(2 if page.name == "README.md" else 1):  # a reader runs it twice
         scripts.run(script, directory=tmp_path, warnings=warnings)
+
+
+@pytest.mark.parametrize("guide", ["talk-to-a-checkpoint", "talk-with-anthropic-clients"])
+def test_the_curl_commands_of_the_guide_get_answers(guide: str, server: LiveServer) -> None:
+    """Not ``server.env()``: it has the proxies of the machine."""
+    find_program("curl")
+    commands = CURL.findall((ROOT / "docs" / "guides" / f"{guide}.md").read_text())
+    environment = {"PATH": os.environ["PATH"], "TINKER_BASE_URL": server.url, "TINKER_API_KEY": server.key}
+
+    told = [
+        subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=True).stdout
+        for command in commands
+    ]
+
+    assert len(told) == (2 if guide == "talk-to-a-checkpoint" else 1)
+    assert json.loads(told[0]).keys() & {"choices", "content"}
+    assert all(stream.endswith("data: [DONE]\n\n") for stream in told[1:])
 
 
 def test_the_readme_is_short() -> None:

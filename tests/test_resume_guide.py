@@ -161,7 +161,7 @@ def test_the_script_for_slurm_goes_on_in_its_next_attempt_and_asks_for_it_when_t
 
     assert (tmp_path / "asked").read_text() == "requeue 4711\n"
     assert where(first) == 0
-    assert where(second) >= 15
+    assert where(second) >= 10, "the save of step 15 may be under way when the first attempt ends"
     assert result(second) == undisturbed
     root = tmp_path / "runs" / "run-7-4700_3"
     assert root.name.endswith(JobIdentity.read(environ).job or "none"), "as the library names the job"

@@ -25,11 +25,17 @@ SOAK_EXAMPLES = 150
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 CLOSES = "POST /api/v1/keys"  # the first key would close the shared server, which has none
 OPERATORS = re.compile(r"/api/v1/(server|runs|recoveries|samplers|keys|doctor|audit)(/.*)?")
+TALKS = {
+    *(f"POST /v1/{path}" for path in ("chat/completions", "completions", "responses")),
+    *(f"POST /anthropic/v1/{path}" for path in ("messages", "messages/count_tokens")),
+    *(f"{method} /v1/chat/completions/{{completion_id}}" for method in ("GET", "DELETE")),
+    *(f"{method} /v1/responses/{{response_id}}" for method in ("GET", "DELETE")),
+}
 USERS = {"root": "tml-of-root-0123", "ann": "tml-of-ann-01234"}
 
 
 @pytest.fixture
-def real(http: httpx.Client) -> dict[str, str]:
+def real(live: LiveServer, http: httpx.Client) -> dict[str, str]:
     """Ids that lead somewhere, by the names of the fields that may hold them."""
     stranger = Stranger.meet(http)
     sampler = stranger.open_sampler()
@@ -37,7 +43,14 @@ def real(http: httpx.Client) -> dict[str, str]:
     save = {"model_id": stranger.run_id, "seq_id": stranger.next_seq_id(), "path": "saved"}
     path = retrieve(http, http.post("save_weights", json=save).json()["request_id"]).json()["path"]
     archive = http.get(f"training_runs/{stranger.run_id}/checkpoints/weights/saved/archive").headers["location"]
+    talk = {"model": "tiny-qwen3", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}], "store": True}
+    answer = http.post(f"{live.url}/v1/chat/completions", json=talk).json()["id"]
+    respond = {"model": "tiny-qwen3", "max_output_tokens": 1, "input": "Hi", "store": True}
+    response = http.post(f"{live.url}/v1/responses", json=respond).json()["id"]
     return {
+        "completion_id": answer,
+        "conversation_id": answer,
+        "response_id": response,
         "session_id": stranger.session_id,
         "model_id": stranger.run_id,
         "run_id": stranger.run_id,
@@ -134,6 +147,7 @@ def test_no_operation_ends_in_a_server_error(
 
     least = 50 if mode is GenerationMode.POSITIVE else 35
     assert len(asked.operations) >= least, "the document names every route"
+    assert asked.operations >= TALKS or mode is GenerationMode.NEGATIVE
     assert Stranger.meet(http).loss() > 0
 
 

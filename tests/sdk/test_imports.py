@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from chockstone.cli.app import app
 from chockstone.cli.output.exit_codes import ExitCode
-from sdk.making import ADAM, MODEL, batch, tokens
+from sdk.making import MODEL, tokens
 from support.live import LiveServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -98,16 +98,19 @@ def test_an_adapter_comes_in_and_leaves_with_the_same_bits(
 def test_a_run_continues_from_an_imported_adapter(
     live: LiveServer, service: tinker.ServiceClient, tmp_path: Path
 ) -> None:
-    make_adapter(live.models[MODEL], tmp_path / "adapter", targets=["q_proj", "v_proj"])
+    adapted = make_adapter(live.models[MODEL], tmp_path / "adapter", targets=["q_proj", "v_proj"])
     path = import_(live, tmp_path / "adapter")["tinker_path"]
+    inputs = {"target_tokens": PROMPT[1:], "weights": [1.0] * len(PROMPT[1:])}
+    text = [types.Datum(model_input=types.ModelInput.from_ints(PROMPT[:-1]), loss_fn_inputs=inputs)]
 
     run = service.create_training_client_from_state_with_optimizer(path)
     losses = []
-    for _ in range(3):
-        losses.append(run.forward_backward(batch(1), "cross_entropy").result().metrics["loss:sum"])
-        run.optim_step(ADAM).result()
+    for _ in range(2):
+        losses.append(run.forward_backward(text, "cross_entropy").result().metrics["loss:sum"])
+        run.optim_step(types.AdamParams(learning_rate=1e-4)).result()
 
-    assert losses[2] < losses[1] < losses[0]
+    assert losses[0] == pytest.approx(-logprobs_of(adapted).sum(), abs=1e-2)
+    assert losses[1] < losses[0]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_name_with_a_context_limit_means_the_model_within_that_limit(
 def _check_limit(sampler: tinker.SamplingClient) -> None:
     assert len(_sample(sampler, 30, 10)) == 10
     assert len(_sample(sampler, 30, None)) == 10
-    with pytest.raises(tinker.RequestFailedError, match="does not fit the context of 40"):
+    with pytest.raises(tinker.BadRequestError, match=r"30 prompt tokens \+ 11 max_tokens > 40"):
         _sample(sampler, 30, 11)
 
 

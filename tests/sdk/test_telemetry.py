@@ -141,7 +141,7 @@ def test_an_exported_trace_shows_each_operation_with_its_wait_and_its_execution(
     train(run, 3)
     run.save_state("drawn").result()
     sampler = run.save_weights_and_get_sampling_client()
-    prompt, wanted = types.ModelInput.from_ints(tokens(1, 4)), types.SamplingParams(max_tokens=3)
+    prompt, wanted = types.ModelInput.from_ints(tokens(1, 4)), types.SamplingParams(max_tokens=3, stop=[])
     sampler.sample(prompt, num_samples=1, sampling_params=wanted).result()
     tinker_cli = tinker_command(traced, tmp_path)
     exported = tmp_path / "session.pftrace"

@@ -28,6 +28,7 @@ from chockstone.engine.replicas.replica_set import ReplicaSet
 from chockstone.engine.storage.archive_storage import ArchiveStorage
 from support.api.server_configs import default_config
 from support.engine.fake_backend import FakeBackend
+from support.engine.gap_meter import ScriptedGapMeter
 from support.postgres import catalog_url
 
 KEY = "tml-local"
@@ -60,6 +61,7 @@ async def serve_in_process(
     admins: frozenset[str] = frozenset(),
     uploads: Uploads | None = None,
     replicas: int = 1,
+    gap_meter: ScriptedGapMeter | None = None,
 ) -> AsyncIterator[Served]:
     """Archives go to ``home/checkpoints``, unless to another store."""
     store = store or open_store(home / ARCHIVES)
@@ -88,7 +90,10 @@ async def serve_in_process(
             limits=config.limits,
             rules=config.storage,
             on_session_end=sources.forget_session,
+            gap_meter=gap_meter,
         )
+        if gap_meter is not None:
+            gap_meter.report = engine.gaps.record
         users = UserDirectory(config.keys, secret=b"s" * 32, now=lambda: datetime.now(UTC))
         context = Context(
             config,

@@ -55,9 +55,10 @@ def engines(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 def live(
     models: dict[str, Path], engines: dict[str, Engine], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveServer]:
-    urls = [f"--vllm-url={engine.url}" for engine in engines.values()]
-    home = tmp_path_factory.mktemp("live")
-    with LiveServer(models, home, "--sampler=vllm", f"--vllm-max-loras={LORAS}", *urls) as server:
+    flags = ["--sampler=vllm", f"--vllm-max-loras={LORAS}"]
+    flags += ["--sampler-gap-limit=off"]  # tests count requests, and those of probes would be among them
+    flags += [f"--vllm-url={engine.url}" for engine in engines.values()]
+    with LiveServer(models, tmp_path_factory.mktemp("live"), *flags) as server:
         yield server
     assert [path.name for path in (server.data / "vllm-adapters").iterdir()] == [".lock"]
     assert not any(engine.adapters() for engine in engines.values())

@@ -58,6 +58,7 @@ class ServerConfig:
     vllm_urls: tuple[str, ...]
     vllm_adapters: Path | None  # None: in ``data``
     vllm_max_loras: int  # adapters that each vLLM server holds
+    sampler_gap_limit: float | None  # of the mean gap between vLLM and the worker, in nats; None: not measured
     engine: str | None  # URL of the engine's server, if this process is an API replica
 
     @property

@@ -256,6 +256,13 @@ class Context(Lookup):
             details={"by": caller.user_id},
         )
 
+    async def delete_conversation(self, caller: Caller, conversation_id: str) -> None:
+        """Delete a conversation of the caller, on record in their audit. Raises ConversationMissing."""
+        self.refuse_when_stopping()
+        await self.engine.conversations.delete(caller.user_id, conversation_id)
+        details = {"by": caller.user_id, "conversation_id": conversation_id}
+        self.engine.audit("conversation_deleted", owner=caller.user_id, details=details)
+
     async def _latest(self, path: TinkerPath, caller: Caller) -> Latest:
         try:
             return await self.engine.verifier.latest(

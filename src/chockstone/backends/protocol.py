@@ -29,9 +29,11 @@ from typing import Any, Literal, Protocol
 from chockstone.backends.run_spec import RunSpec
 from chockstone.wire.codecs.sampled_pieces import SampledPiece
 from chockstone.wire.failures import ServerFailure
+from chockstone.wire.sampler_gap import SamplerGap
 
 __all__ = [
     "ArchiveKind",
+    "GapMeter",
     "GpuMemory",
     "HeldMemory",
     "LayoutReply",
@@ -42,6 +44,8 @@ __all__ = [
     "SampleCall",
     "SampleReply",
     "SampledPiece",
+    "SampledWeights",
+    "SamplerGap",
     "SamplerStatus",
     "SaveCall",
     "SaveReply",
@@ -164,6 +168,16 @@ class SampleReply:
             found[digest] = self.content[start : start + size]
             start += size
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledWeights:
+    """What samples are taken from."""
+
+    base_model: str
+    owner: str  # the user whose compute turns it takes to score them
+    archive: str | None = None  # None: the base model itself
+    seal: str | None = None  # expected seal of the archive; another one is "damaged"
 
 
 WorkerPhase = Literal["starting", "ready", "restarting", "failing", "stopped"]
@@ -296,6 +310,28 @@ class Workers(Protocol):
 
     async def written(self, archive: str) -> None:
         """Wait until no write to the archive is in progress, whether the write succeeds or not."""
+
+
+class GapMeter(Protocol):
+    """Measures how far the log-probabilities of vLLM servers are from the worker's, which are exact."""
+
+    @property
+    def gap_limit(self) -> float | None:
+        """Above this mean gap, in nats, a vLLM server does not sample from the weights. None: nothing is measured
+        before samples, and vLLM serves them whatever the gap."""
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """URLs of the vLLM servers."""
+
+    async def measure_gaps(self, weights: SampledWeights) -> Sequence[SamplerGap]:
+        """Measure the gap of the weights now, on each vLLM server of their model.
+
+        A gap that cannot be measured says why. Raises as a sample from the weights would.
+        """
+
+    def exceeding_gaps(self) -> Sequence[SamplerGap]:
+        """Those of weights that a vLLM server may not sample from, and that samples asked for in the last hour."""
 
 
 class Worker(Workers, Protocol):

@@ -22,6 +22,7 @@ from chockstone.catalog.errors import (
     UnstorableColumnValue,
 )
 from chockstone.catalog.serving.aliases import SERVER_WIDE, AliasRow
+from chockstone.catalog.serving.sampler_gaps import BASE_ITSELF, SamplerGapRow
 from chockstone.catalog.tables.audit import AuditEvent, AuditRow
 from chockstone.catalog.tables.checkpoint_rows import CheckpointKind, CheckpointRow, CheckpointState, TrashRow, Usage
 from chockstone.catalog.tables.checkpoint_saves import Committed
@@ -47,6 +48,7 @@ __all__ = [
     "AliasRow",
     "AuditEvent",
     "AuditRow",
+    "BASE_ITSELF",
     "Catalog",
     "CatalogAway",
     "CatalogError",
@@ -77,6 +79,7 @@ __all__ = [
     "RunProgress",
     "RunRow",
     "RunState",
+    "SamplerGapRow",
     "SamplerRow",
     "SessionPage",
     "SessionQuery",

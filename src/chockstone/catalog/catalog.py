@@ -19,6 +19,7 @@ from chockstone.catalog.searches.audit_search import AuditSearch
 from chockstone.catalog.searches.checkpoint_search import CheckpointFinder
 from chockstone.catalog.searches.run_search import RunSearch
 from chockstone.catalog.serving.aliases import AliasTable
+from chockstone.catalog.serving.sampler_gaps import SamplerGapTable
 from chockstone.catalog.tables.audit import AuditTable
 from chockstone.catalog.tables.checkpoint_saves import CheckpointSaves
 from chockstone.catalog.tables.checkpoints import CheckpointTable
@@ -59,6 +60,7 @@ class Catalog:
         self.trash = TrashTable(database)
         self.policies = PolicyTable(database)
         self.samplers = SamplerTable(database)
+        self.sampler_gaps = SamplerGapTable(database)
         self.aliases = AliasTable(database)
         self.losses = LossTable(database)
         self.keys = KeyTable(database)

@@ -208,6 +208,21 @@ sampling_sessions: Final = Table(
     Index(None, "created_at", "sampling_session_id"),
 )
 
+# The newest gap of weights on each vLLM server. Rows outlive the weights for a while, and so refer to none.
+sampler_gaps: Final = Table(
+    "sampler_gaps",
+    metadata,
+    Column("base_model", Text, primary_key=True),
+    Column("archive", Text, primary_key=True),  # empty: the base model itself
+    Column("server", Text, primary_key=True),
+    Column("mean", Double),  # null: it could not be measured
+    Column("largest", Double),
+    Column("tokens", BigInteger, nullable=False),
+    Column("trouble", Text),
+    Column("measured_at", Moment, nullable=False),
+    Index(None, "archive"),
+)
+
 custom_losses: Final = Table(
     "custom_losses",
     metadata,

@@ -43,6 +43,7 @@ class Program(LazyGroup):
             "trash": LazyCommand("trash", "List, undelete and purge deleted checkpoints of a server."),
         },
         "Administration": {
+            "samplers": LazyCommand("serving.samplers", "List sampling sessions, and check how exact vLLM is."),
             "replicas": LazyCommand("serving.replicas", "List, add and drain the worker replicas of a server."),
             "keys": LazyCommand("keys", "Create, list and revoke API keys."),
             "audit": LazyCommand("audit", "List the audit log of a server.", "audit"),

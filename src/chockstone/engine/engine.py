@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from chockstone.backends.protocol import Workers, WorkerStatus
+from chockstone.backends.protocol import GapMeter, Workers, WorkerStatus
 from chockstone.catalog import Catalog, CatalogError, RowMissing, RunRow
 from chockstone.catalog.database.retry import waiting_for_catalog
 from chockstone.catalog.tables.losses import LossRow
@@ -46,6 +46,7 @@ from chockstone.engine.runs.routing_records import RoutingRecords
 from chockstone.engine.runs.run import LiveRuns, Run
 from chockstone.engine.runs.saving import Saving
 from chockstone.engine.samples.anonymous_samplers import AnonymousSamplers
+from chockstone.engine.samples.gaps import SamplerGaps
 from chockstone.engine.samples.requests import SampledTokens
 from chockstone.engine.samples.sample_usage import SampleUsage
 from chockstone.engine.samples.sampler_end import SamplerEnd
@@ -83,11 +84,12 @@ class Engine:
         monotonic: Callable[[], float] | None = None,
         trusts_ages: Callable[[], bool] = lambda: True,
         on_session_end: Callable[[str], None] = lambda _: None,
+        gap_meter: GapMeter | None = None,
     ) -> None:
         """Journals are kept below ``data``. ``monotonic`` measures the silence of clients; None: ``now`` does.
 
         While ``trusts_ages`` is false, nothing is deleted because of its age. ``on_session_end`` is called with each
-        session that is finished.
+        session that is finished. ``gap_meter`` None: no vLLM server samples.
         """
         limits, rules, durability = limits or EngineLimits(), rules or StorageRules(), durability or Durability()
         self.catalog, self.storage, self.rules = catalog, storage, rules
@@ -100,6 +102,7 @@ class Engine:
         self.timings = RecentTimings()  # of operations by run, and of samples by sampling session
         self.audit, self.usage = AuditLog(catalog, now=now), UsageMeter(catalog, now=now)
         self.history, self.conversations = StepHistory(data / HISTORIES), _conversations(data, rules, durability, now)
+        self.gaps = SamplerGaps(catalog, gap_meter, instruments, now=now)
         self.token_rates = TokenRates(monotonic=time.monotonic)
         self.presence = Presence(catalog, now=now, monotonic=monotonic or (lambda: now().timestamp()))
         self._writer = _journal_writer(durability, instruments)
@@ -256,6 +259,7 @@ class Engine:
             self.history,
             self.failures,
             self.imports,
+            self.gaps,
         )
         for part in parts:
             self._background.start(part.keep())

@@ -30,6 +30,7 @@ RECOVERY_REASONS: Final = get_args(RecoveryReason)
 RUN_STATES: Final = ("ready", "waiting", "recovering", "held", "lost", "parked", "unloaded")
 _SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LONG: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_GAPS: Final = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # nats
 _DISK: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
@@ -226,6 +227,20 @@ SAMPLER_WEIGHTS: Final = _sampler.gauge(
 )
 SAMPLER_WEIGHTS_LIMIT: Final = _sampler.gauge(
     "sampler_weights_cache_limit_bytes", "From this size on, the worker drops weights that are not used."
+)
+
+
+_vllm = _Section("Sampling by vLLM")
+SAMPLER_GAP: Final = _vllm.histogram(
+    "vllm_gap_nats",
+    "Mean absolute differences between log-probabilities of a vLLM server and of the worker, in nats: one for each set "
+    "of weights that was measured on a vLLM server.",
+    buckets=_GAPS,
+)
+GAPS_EXCEEDING: Final = _vllm.gauge(
+    "vllm_gaps_exceeding",
+    "Sets of weights that a vLLM server may not sample from, because their gap is above --sampler-gap-limit or could "
+    "not be measured, and that samples asked for in the last hour.",
 )
 
 

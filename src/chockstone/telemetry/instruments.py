@@ -60,6 +60,7 @@ class Instruments:
         self._trained_tokens = self._counter(declared.TRAINED_TOKENS)
         self._sampled_tokens = self._counter(declared.SAMPLED_TOKENS)
         self._prompt_tokens = self._counter(declared.PROMPT_TOKENS)
+        self._sampler_gap = self._histogram(declared.SAMPLER_GAP)
         self._recoveries = self._counter(declared.RECOVERIES)
         self._recovery_seconds = self._histogram(declared.RECOVERY_SECONDS)
         self._recovery_replayed = self._counter(declared.RECOVERY_REPLAYED)
@@ -134,6 +135,10 @@ class Instruments:
     def sampled(self, *, prompt_tokens: int, tokens: int) -> None:
         self._prompt_tokens.inc(prompt_tokens)
         self._sampled_tokens.inc(tokens)
+
+    def gap_measured(self, mean: float) -> None:
+        """Of the log-probabilities of a vLLM server, in nats."""
+        self._sampler_gap.observe(mean)
 
     def saved(self, kind: str, *, seconds: float, stall_seconds: float, size_bytes: int) -> None:
         self._save_seconds.labels(kind).observe(seconds)

@@ -17,6 +17,7 @@ from chockstone.cli.app import app
 from chockstone.engine.config import StorageRules
 from support.api.loopback_server import ServerThread, serving
 from support.api.users import MODEL, User
+from support.engine.gap_meter import ScriptedGapMeter
 from support.served import Served, serve_in_process
 
 T = TypeVar("T")
@@ -51,7 +52,12 @@ class Loopback:
 
 @contextmanager
 def serve_on_loopback(
-    home: Path, *, rules: StorageRules | None = None, keys: dict[str, str] | None = None, replicas: int = 1
+    home: Path,
+    *,
+    rules: StorageRules | None = None,
+    keys: dict[str, str] | None = None,
+    replicas: int = 1,
+    gap_meter: ScriptedGapMeter | None = None,
 ) -> Iterator[Loopback]:
     """``keys`` by user; without, everyone is the local user."""
 
@@ -61,7 +67,9 @@ def serve_on_loopback(
         model.mkdir()
         (model / "config.json").write_text(json.dumps({"architectures": ["Tiny"], "max_position_embeddings": 128}))
         home.mkdir()
-        async with serve_in_process(home, {MODEL: model}, rules=rules, keys=keys, replicas=replicas) as served:
+        async with serve_in_process(
+            home, {MODEL: model}, rules=rules, keys=keys, replicas=replicas, gap_meter=gap_meter
+        ) as served:
             config = uvicorn.Config(served.app, lifespan="off", log_config=None, timeout_graceful_shutdown=3)
             async with serving(config, waits_for_requests=True) as port:
                 yield Loopback(f"http://127.0.0.1:{port}", home, served, asyncio.get_running_loop())

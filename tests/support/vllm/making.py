@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +14,11 @@ import numpy as np
 
 from chockstone.sampling.vllm.adapters import AdapterFiles
 from chockstone.sampling.vllm.fleet import Fleet
+from chockstone.sampling.vllm.gap_probe import ExactPath
 from chockstone.sampling.vllm.model_facts import ModelFacts
-from chockstone.wire.codecs.samples import SampleRequest, SampleResult, SamplingParams
-from support.vllm.stub import EOS, MODEL, VOCABULARY, Stub
+from chockstone.wire.codecs.samples import Floats, SampleRequest, SampleResult, SamplingParams, Tokens
+from chockstone.wire.sampler_gap import SamplerGap
+from support.vllm.stub import EOS, MODEL, VOCABULARY, Stub, logprobs_after
 
 FACTS = ModelFacts(MODEL, VOCABULARY, 8, 64, frozenset({EOS}))
 
@@ -32,13 +35,16 @@ def adapter(number: int, *, has_head: bool = False) -> AdapterFiles:
 
 
 @asynccontextmanager
-async def fleet(*stubs: Stub, most_adapters: int = 2, wait_seconds: float = 30.0) -> AsyncIterator[Fleet]:
+async def fleet(
+    *stubs: Stub, most_adapters: int = 2, gap_limit: float | None = None, wait_seconds: float = 30.0
+) -> AsyncIterator[Fleet]:
     with TemporaryDirectory() as directory:
         made = Fleet(
             [stub.url for stub in stubs],
             {MODEL: FACTS},
             directory=Path(directory),
             most_adapters=most_adapters,
+            gap_limit=gap_limit,
             wait_seconds=wait_seconds,
         )
         try:
@@ -53,6 +59,35 @@ async def sample(servers: Fleet, asked: SampleRequest, number: int | None = None
     result = await servers.sample(asked, MODEL, None if number is None else adapter(number), seed=seed)
     assert result is not None
     return result
+
+
+class Exact:
+    """The exact path of the stub's model: the same numbers, unless a test changes them."""
+
+    def __init__(self, number: int | None = None) -> None:
+        self.adapter = "" if number is None else adapter(number).name
+        self.reported: list[SamplerGap] = []
+        self.scored = 0
+        self.failure: Exception | None = None
+        self.gate = asyncio.Event()  # scores wait for it
+        self.gate.set()
+        self.path = ExactPath(self.adapter or None, self._score, self._report)
+
+    async def _score(self, texts: Sequence[Tokens]) -> list[Floats]:
+        self.scored += 1
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return [score_text(text.tolist(), self.adapter) for text in texts]
+
+    async def _report(self, gap: SamplerGap) -> None:
+        self.reported.append(gap)
+
+
+def score_text(text: list[int], adapter: str) -> Floats:
+    """Logprobs of all tokens but the first, by the stub's model."""
+    pairs = itertools.pairwise(text)
+    return np.array([logprobs_after(last, adapter)[token] for last, token in pairs], np.float32)
 
 
 def tokens_of(result: SampleResult) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """A vLLM server as far as its protocol goes: what the real one was seen to answer, over a model of numbers.
 
 The next token depends on the last one and on the adapter alone. It can be made to hang, to fail and to die.
+``ModelStub`` answers over a real model instead, and ignores adapters.
 """
 
 from __future__ import annotations
@@ -65,12 +66,17 @@ class Stub:
         self.aborted = 0  # completions whose client went away
         self.nonsense: dict[str, Any] = {}  # that stands in answers to completions, but for those that probe
         self.offset = 0.0  # that is added to logprobs, which are logits then
+        self.gap = 0.0  # by which the logprobs of sampled tokens are too low, but for requests that probe
         self.port = 0
         self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def logprobs(self, text: list[int], adapter: str, *, temperature: float) -> Floats:
+        """Of the token that follows the text."""
+        return logprobs_after(text[-1], adapter, temperature=temperature)
 
     async def start(self) -> None:
         """On the port that it had before, with nothing loaded."""
@@ -165,21 +171,21 @@ class Stub:
     def _choice(self, body: dict[str, Any], adapter: str, index: int) -> dict[str, Any]:
         prompt, k, temperature = body["prompt"], body["logprobs"], body["temperature"]
         draw = random.Random((body.get("seed") or 0) + index)
-        last, tokens, logprobs, rivals = prompt[-1], [], [], []
+        tokens, logprobs, rivals = [], [], []
         reason = "length"
         while len(tokens) < body["max_tokens"]:
-            drawn_from = logprobs_after(last, adapter, temperature=temperature or 1.0)
-            told = drawn_from if self.is_tempered else logprobs_after(last, adapter)
+            text = [*prompt, *tokens]
+            drawn_from = self.logprobs(text, adapter, temperature=temperature or 1.0)
+            told = drawn_from if self.is_tempered else self.logprobs(text, adapter, temperature=1.0)
             best = np.argsort(-drawn_from)
-            kept = best[: body["top_k"] or VOCABULARY]
+            kept = best[: body["top_k"] or len(best)]
             token = int(best[0])
             if temperature:
                 token = draw.choices(kept.tolist(), np.exp(drawn_from[kept]).tolist())[0]
             tokens.append(token)
-            logprobs.append(float(told[token]) + self.offset)
+            logprobs.append(float(told[token]) + self.offset - (self.gap if "n" in body else 0.0))
             among = dict.fromkeys([token, *best[:k].tolist()])
             rivals.append({f"token_id:{each}": float(told[each]) + self.offset for each in among})
-            last = token
             if token in body.get("stop_token_ids", ()):
                 reason = "stop"
                 break
@@ -197,7 +203,7 @@ class Stub:
         return choice
 
     def _scores(self, prompt: list[int], position: int, adapter: str, k: int) -> dict[str, Any]:
-        told = logprobs_after(prompt[position - 1], adapter)
+        told = self.logprobs(prompt[:position], adapter, temperature=1.0)
         best = np.argsort(-told)
         among = dict.fromkeys([prompt[position], *best[:k].tolist()])
         return {str(each): {"logprob": float(told[each]), "rank": 1, "decoded_token": ""} for each in among}

@@ -10,6 +10,7 @@ from chockstone.api.context import Context
 from chockstone.engine.config import StorageRules
 from chockstone.engine.ownership.data_directory import ARCHIVES
 from support.api.users import KEYS, MODEL, User, users_of
+from support.engine.gap_meter import ScriptedGapMeter
 from support.served import Served, serve_in_process
 
 
@@ -39,10 +40,18 @@ def replicas() -> int:
 
 
 @pytest.fixture
-async def served(store: Path, models: dict[str, Path], rules: StorageRules, replicas: int) -> AsyncIterator[Served]:
+def gap_meter() -> ScriptedGapMeter | None:
+    """None: no vLLM server samples."""
+    return None
+
+
+@pytest.fixture
+async def served(
+    store: Path, models: dict[str, Path], rules: StorageRules, replicas: int, gap_meter: ScriptedGapMeter | None
+) -> AsyncIterator[Served]:
     """With keys for three users, of whom ``root`` is an admin."""
     async with serve_in_process(
-        store.parent, models, rules=rules, keys=KEYS, admins=frozenset({"root"}), replicas=replicas
+        store.parent, models, rules=rules, keys=KEYS, admins=frozenset({"root"}), replicas=replicas, gap_meter=gap_meter
     ) as served:
         yield served
 

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from chockstone.backends.protocol import Worker
+from chockstone.backends.protocol import GapMeter, Worker
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.supervision.local import LocalBackend
 from chockstone.backends.supervision.vllm_backend import VllmBackend
@@ -20,3 +20,10 @@ def test_every_backend_has_the_methods_of_a_worker(backend: type, name: str) -> 
 
     assert list(found.parameters) == list(expected.parameters)
     assert found.return_annotation == expected.return_annotation
+
+
+@pytest.mark.parametrize("name", ["measure_gaps", "exceeding_gaps"])
+def test_the_vllm_backend_is_a_gap_meter(name: str) -> None:
+    expected, found = (inspect.signature(getattr(each, name)) for each in (GapMeter, VllmBackend))
+
+    assert (list(found.parameters), found.return_annotation) == (list(expected.parameters), expected.return_annotation)

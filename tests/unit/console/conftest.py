@@ -10,6 +10,7 @@ from chockstone.api.context import Context
 from chockstone.api.tokenizers.tokenizer_service import TokenizerService
 from chockstone.console import app as console_app
 from support.api.users import KEYS, MODEL, User, users_of
+from support.engine.gap_meter import ScriptedGapMeter
 from support.page_visitor import PageVisitor
 from support.served import Served, serve_in_process
 
@@ -27,7 +28,7 @@ def tokenizers(monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenizerService]:
 def models(tmp_path: Path) -> dict[str, Path]:
     directory = tmp_path / "model"
     directory.mkdir()
-    (directory / "config.json").write_text(json.dumps({"architectures": ["Tiny"], "max_position_embeddings": 128}))
+    (directory / "config.json").write_text(json.dumps({"architectures": ["Tiny"], "max_position_embeddings": 1024}))
     return {MODEL: directory}
 
 
@@ -37,11 +38,21 @@ def replicas() -> int:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, models: dict[str, Path], replicas: int) -> AsyncIterator[Served]:
+def gap_meter() -> ScriptedGapMeter | None:
+    """None: no vLLM server samples."""
+    return None
+
+
+@pytest.fixture
+async def served(
+    tmp_path: Path, models: dict[str, Path], replicas: int, gap_meter: ScriptedGapMeter | None
+) -> AsyncIterator[Served]:
     """With keys for three users, of whom ``root`` is an admin."""
     home = tmp_path / "home"
     home.mkdir()
-    async with serve_in_process(home, models, keys=KEYS, admins=frozenset({"root"}), replicas=replicas) as served:
+    async with serve_in_process(
+        home, models, keys=KEYS, admins=frozenset({"root"}), replicas=replicas, gap_meter=gap_meter
+    ) as served:
         yield served
 
 

@@ -15,7 +15,7 @@ def test_a_metric_is_named_as_prometheus_wants_it(declared: MetricDeclaration) -
     assert declared.name.endswith("_total") == (declared.kind == "counter")
     assert declared.help.endswith(".")
     if declared.kind == "histogram":
-        assert declared.name.endswith("_seconds")
+        assert declared.name.endswith(("_seconds", "_nats"))
         assert list(declared.buckets) == sorted(declared.buckets)
 
 

@@ -145,10 +145,7 @@ async def remove_correction(
 @routes.delete("/{conversation_id}", summary="Delete a conversation", status_code=204)
 async def delete_conversation(conversation_id: ConversationId, context: ContextDep, caller: CallerDep) -> None:
     """Delete it with its rewards and corrections. Its file is gone once this is answered."""
-    context.refuse_when_stopping()
-    await context.engine.conversations.delete(caller.user_id, conversation_id)
-    details = {"by": caller.user_id, "conversation_id": conversation_id}
-    context.engine.audit("conversation_deleted", owner=caller.user_id, details=details)
+    await context.delete_conversation(caller, conversation_id)
 
 
 async def _encoded(

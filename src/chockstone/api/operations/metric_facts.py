@@ -91,6 +91,7 @@ def _queues(engine: Engine, now: float) -> Iterator[Metric]:
     yield _one(declared.QUEUED_SAMPLES, load.samples)
     yield _one(declared.QUEUED_BYTES, engine.queued_bytes)
     yield _one(declared.OLDEST_WAIT, load.oldest_wait_seconds or 0.0)
+    yield _one(declared.GAPS_EXCEEDING, len(engine.gaps.exceeding))
     yield _one(declared.REPLAY_SECONDS, max((run.backlog.seconds for run in runs), default=0.0))
     yield _one(declared.JOURNAL_BYTES, sum(run.journal.size_bytes for run in runs))
 

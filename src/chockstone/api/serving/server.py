@@ -27,6 +27,7 @@ from chockstone.api.serving.startup import Announce, CannotStart, Prepared, requ
 from chockstone.api.serving.workers import ServerWorkers
 from chockstone.api.signed_urls import SignedUrls
 from chockstone.api.users import UserDirectory, follow_keys, read_secret
+from chockstone.backends.protocol import SamplerGap
 from chockstone.catalog import Catalog, CatalogError, EngineLock, SqliteGuard
 from chockstone.checkpoints import Store, open_store
 from chockstone.checkpoints.errors import StoreError
@@ -91,10 +92,14 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
     def not_added(replica: int, reason: str) -> None:
         engine.membership.note_failed(replica, reason)
 
-    workers = ServerWorkers(config, prepared, on_lost=lost, on_fatal=fail, on_not_added=not_added)
+    async def measured(gap: SamplerGap) -> None:
+        await engine.gaps.record(gap)
+
+    workers = ServerWorkers(config, prepared, on_lost=lost, on_fatal=fail, on_not_added=not_added, on_gap=measured)
     sources = SamplerSources()
+    opened_workers = await workers.open(storage.store)
     engine = Engine(
-        await workers.open(storage.store),
+        opened_workers,
         catalog,
         storage,
         data=config.data,
@@ -106,6 +111,7 @@ async def _serve(config: ServerConfig, prepared: Prepared, announce: Announce, m
         monotonic=clock.elapsed,
         trusts_ages=clock.trusts_ages,
         on_session_end=sources.forget_session,
+        gap_meter=workers.gap_meter,
     )
     keys = KeysRecord(config.data)
     users = UserDirectory(config.keys, secret=opened.secret, now=lambda: datetime.now(UTC), keys_required=keys.is_there)

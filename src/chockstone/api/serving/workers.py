@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from chockstone.api.config import ServerConfig
 from chockstone.api.serving.startup import CannotStart, Prepared, further_worker_config, ray_plan
-from chockstone.backends.protocol import Worker, Workers
+from chockstone.backends.protocol import GapMeter, SamplerGap, Worker, Workers
 from chockstone.backends.ray.backend import RayBackend
 from chockstone.backends.supervision.local import LocalBackend
 from chockstone.backends.supervision.process import WorkerConfig, WorkerProcess
 from chockstone.backends.supervision.supervisor import WorkerSupervisor
 from chockstone.checkpoints import Store
 from chockstone.engine.replicas.replica_set import ReplicaSet
+
+
+async def _report_nothing(_: SamplerGap) -> None:
+    pass
 
 
 class ServerWorkers:
@@ -26,14 +30,18 @@ class ServerWorkers:
         on_lost: Callable[[int, str], None],
         on_fatal: Callable[[str], None],
         on_not_added: Callable[[int, str], None],
+        on_gap: Callable[[SamplerGap], Awaitable[None]] = _report_nothing,
     ) -> None:
         """``on_lost`` gets the number of the replica that died, and why. ``on_fatal`` gets the reason why the server
-        cannot have a worker, ``on_not_added`` that of a replica which was to join."""
+        cannot have a worker, ``on_not_added`` that of a replica which was to join. ``on_gap`` gets the gaps of vLLM
+        servers."""
         self._config = config
         self._prepared = prepared
         self._on_lost = on_lost
         self._on_fatal = on_fatal
         self._on_not_added = on_not_added
+        self._on_gap = on_gap
+        self.gap_meter: GapMeter | None = None  # None: no vLLM server samples. Known once ``open`` has returned
         self._generations = itertools.count(1)
         self._made: list[WorkerSupervisor] = []
 
@@ -109,8 +117,11 @@ class ServerWorkers:
             config.adapters,
             config.vllm_max_loras,
             are_shared=config.vllm_adapters is not None,
+            gap_limit=config.sampler_gap_limit,
         )
         try:
-            return await VllmBackend.open(backend, plan, store)
+            opened = await VllmBackend.open(backend, plan, store, on_gap=self._on_gap)
         except CannotSample as error:
             raise CannotStart(str(error)) from error
+        self.gap_meter = opened
+        return opened

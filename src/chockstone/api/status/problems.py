@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from typing import Final
 
 from chockstone.api.status.disk_space import DiskSpace
 from chockstone.api.status.readiness import NotReady, Readiness
+from chockstone.backends.protocol import SamplerGap
 from chockstone.catalog import CatalogError
 from chockstone.engine.engine import Engine
 from chockstone.engine.runs.run import Held, Waiting
@@ -44,10 +45,11 @@ class ServerProblem:
     owner: str | None = None  # None: the problem is the server's
     run_id: str | None = None
     path: str | None = None
+    subject: str | None = None  # tells problems of one kind apart that have neither run nor path
 
     @property
     def key(self) -> tuple[str, str | None, str | None]:
-        return self.kind, self.run_id, self.path
+        return self.kind, self.run_id, self.path or self.subject
 
 
 _CHECKS: Final[dict[str, tuple[ProblemKind, str]]] = {
@@ -88,6 +90,7 @@ class Problems:
     async def current(self, owner: str | None) -> tuple[ServerProblem, ...]:
         """The server's and this user's; all users' when ``owner`` is None. Each has its ``since``."""
         found = [*self._of_server(await self._readiness.reasons()), *await self._of_disk(), *self._of_runs()]
+        found += self._of_gaps()
         stored = await self._in_catalog()
         dated = list(self._dated([*found, *stored]))
         if owner is None:
@@ -161,6 +164,30 @@ class Problems:
                         owner=run.owner,
                         run_id=run.run_id,
                     )
+
+    def _of_gaps(self) -> Iterator[ServerProblem]:
+        """One for each vLLM server and base model: a training makes many samplers."""
+        limit = self._engine.gaps.limit
+        grouped: defaultdict[tuple[str, str], list[SamplerGap]] = defaultdict(list)
+        for gap in self._engine.gaps.exceeding:
+            grouped[gap.server, gap.base_model].append(gap)
+        for (server, model), gaps in grouped.items():
+            means = [gap.mean for gap in gaps if gap.mean is not None]
+            troubles = [gap.trouble for gap in gaps if gap.trouble is not None]
+            found = [
+                *([f"log-probabilities differ by {max(means):.2g} nats, the limit is {limit:g}"] if means else []),
+                *([f"the difference could not be measured: {troubles[-1]}"] if troubles else []),
+            ]
+            weights = "one set of weights" if len(gaps) == 1 else f"{len(gaps)} sets of weights"
+            yield ServerProblem(
+                "sampler_gap",
+                _sentence(
+                    f"the vLLM server {server!r} does not sample from {weights} of {model!r}: {'; '.join(found)}"
+                ),
+                "The worker or another vLLM server samples instead. Give vLLM the model files and the --dtype of this "
+                "server, restart vLLM, and measure again with `chockstone samplers check`.",
+                subject=f"{server} {model}",
+            )
 
     async def _in_catalog(self) -> tuple[ServerProblem, ...]:
         async with self._turn:

@@ -7,7 +7,7 @@ private one get the same answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from email.utils import format_datetime
 from typing import Annotated, Final
@@ -17,7 +17,7 @@ from fastapi import Depends, Query, Request, Response
 from chockstone.api.bodies import off_loop
 from chockstone.api.context import Context, ContextDep
 from chockstone.api.downloads.routes import download_url, exported_files
-from chockstone.api.lookup import LookupDep
+from chockstone.api.lookup import Lookup, LookupDep
 from chockstone.api.routes import Routes
 from chockstone.api.users import Caller, CallerDep
 from chockstone.catalog import CheckpointKind, CheckpointRow, RowMissing
@@ -62,7 +62,7 @@ async def list_checkpoints(
     page = await context.catalog.checkpoints.list(
         caller.user_id, limit=limit, offset=offset, now=context.now(), kinds=kinds
     )
-    return await _listed(page.rows, Cursor(offset=offset, limit=limit, total_count=page.total_count))
+    return await _listed(context, page.rows, Cursor(offset=offset, limit=limit, total_count=page.total_count))
 
 
 @routes.post("/checkpoints/search", response_model=SearchCheckpointsResponse, summary="Search checkpoints")
@@ -87,8 +87,9 @@ async def search_checkpoints(
     )
     page = await context.catalog.checkpoint_search.find(query, now=context.now())
     following = None if page.next_cursor is None else page.rows[-1]
+    gaps = await sampler_gaps(context, page.rows)
     return SearchCheckpointsResponse(
-        checkpoints=[describe(row) for row in page.rows],
+        checkpoints=[describe(row, gaps.get(row.archive)) for row in page.rows],
         next_cursor=None
         if following is None
         else NextCheckpoints(last_created_at=following.created_at, last_checkpoint_uuid=str(following.save_id)),
@@ -103,12 +104,13 @@ async def list_checkpoints_of_run(run_id: str, context: LookupDep, caller: Calle
     seen = [row for row in rows if context.may_read(row, caller)]
     if not seen:
         await context.run_row(run_id, caller)
-    return await _listed([row for row in seen if kinds is None or row.kind in kinds])
+    return await _listed(context, [row for row in seen if kinds is None or row.kind in kinds])
 
 
 @routes.get(_ONE, summary="Show a checkpoint")
 async def get_checkpoint(run_id: str, kind: str, name: str, context: LookupDep, caller: CallerDep) -> Checkpoint:
-    return describe(await context.readable(TinkerPath.of(run_id, kind, name), caller))
+    row = await context.readable(TinkerPath.of(run_id, kind, name), caller)
+    return describe(row, (await sampler_gaps(context, [row])).get(row.archive))
 
 
 @routes.delete(_ONE, status_code=204, summary="Delete a checkpoint")
@@ -209,7 +211,13 @@ async def names_no_checkpoint(run_id: str, anything: str, caller: CallerDep) -> 
     )
 
 
-def describe(row: CheckpointRow) -> Checkpoint:
+async def sampler_gaps(context: Lookup, rows: Sequence[CheckpointRow]) -> Mapping[str, float]:
+    """The mean gap of weights by vLLM, by archive, where one was measured."""
+    sampled = [row.archive for row in rows if row.kind != "external_weights"]
+    return await context.catalog.sampler_gaps.largest_means(sampled) if sampled else {}
+
+
+def describe(row: CheckpointRow, sampler_gap: float | None = None) -> Checkpoint:
     return Checkpoint.at(
         TinkerPath(row.run_id, Kind(row.kind), row.name),
         time=row.created_at,
@@ -220,14 +228,17 @@ def describe(row: CheckpointRow) -> Checkpoint:
         state="damaged" if row.state == "damaged" else "ready",
         damage=row.damage,
         base_model=row.base_model,
+        sampler_gap=sampler_gap,
     )
 
 
-async def _listed(rows: Sequence[CheckpointRow], cursor: Cursor | None = None) -> Response:
+async def _listed(context: Lookup, rows: Sequence[CheckpointRow], cursor: Cursor | None = None) -> Response:
     """Encodes large lists in a thread: a run may have ten thousand checkpoints."""
+    gaps = await sampler_gaps(context, rows)
 
     def encode() -> bytes:
-        return CheckpointsResponse(checkpoints=[describe(row) for row in rows], cursor=cursor).encode()
+        described = [describe(row, gaps.get(row.archive)) for row in rows]
+        return CheckpointsResponse(checkpoints=described, cursor=cursor).encode()
 
     return Response(await off_loop(encode, size_bytes=_BYTES_PER_ENTRY * len(rows)), media_type=_JSON)
 

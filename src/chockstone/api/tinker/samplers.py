@@ -21,6 +21,7 @@ from chockstone.wire.messages.sampling_sessions import (
     JoinSamplingSessionResponse,
     SamplerResponse,
 )
+from chockstone.wire.model_names import ModelName
 from chockstone.wire.paths import Kind
 
 routes = Routes(tags=["samplers"])
@@ -82,6 +83,11 @@ async def submit_sample(context: Context, caller: Caller, body: bytes) -> Accept
     """Have the engine sample what ``body``, the JSON of an ``asample`` request, asks for."""
     head = await off_loop(lambda: peek_sample(parse_object(body)), size_bytes=len(body))
     source = await _source(context, caller, head)
+    name = ModelName.parse(source.base_model)
+    served = context.models.get(name.base)
+    for limit in (name.max_context, None if served is None else served.max_context):
+        if limit is not None:
+            head.check_context(limit)
     seq_id = None if head.sampling_session_id is None else head.seq_id  # it counts only within a sampling session
     submitted = await context.engine.sampling.submit(source, seq_id, body, num_samples=head.num_samples)
     return AcceptedResponse(request_id=submitted.request_id, sample_sequence_ids=list(submitted.sequence_ids))

@@ -1,14 +1,17 @@
 """The vLLM backend: a backend whose samples are taken by vLLM servers. All else, the worker does.
 
-A sample that vLLM cannot give exactly as asked is the worker's as well: it has the models, too.
+A sample that vLLM cannot give exactly as asked is the worker's as well: it has the models, too. So are the samples from
+weights whose log-probabilities by vLLM are too far from the worker's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,16 +19,25 @@ import orjson
 
 from chockstone.backends.calls import ReplyT, WorkerCall, WorkerCalls
 from chockstone.backends.export.published_adapters import DirectoryTaken, PublishedAdapters
-from chockstone.backends.protocol import OnPieces, SampleCall, SampleReply, WorkerStatus
+from chockstone.backends.protocol import (
+    OnPieces,
+    SampleCall,
+    SampledWeights,
+    SampleReply,
+    SamplerGap,
+    WorkerLost,
+    WorkerStatus,
+)
 from chockstone.backends.supervision.supervisor import WorkerSupervisor
 from chockstone.checkpoints import Store
 from chockstone.sampling.vllm.adapters import AdapterFiles
 from chockstone.sampling.vllm.fleet import Fleet
+from chockstone.sampling.vllm.gap_probe import ExactPath, NotScored
 from chockstone.sampling.vllm.model_facts import read_facts
 from chockstone.sampling.vllm.server import VllmUnusable
 from chockstone.wire.codecs.sample_request import decode_sample, limit_context
-from chockstone.wire.codecs.sample_result import encode_sample_result
-from chockstone.wire.codecs.samples import SampleRequest
+from chockstone.wire.codecs.sample_result import encode_sample_result, read_prompt_logprobs
+from chockstone.wire.codecs.samples import Floats, SampleRequest, Tokens
 from chockstone.wire.failures import BadRequest, RequestError
 from chockstone.wire.model_names import ModelName
 
@@ -46,15 +58,36 @@ class VllmPlan:
     adapters: Path  # a directory that the servers see under the same path
     most_adapters: int  # on one server
     are_shared: bool = False  # adapters, with servers that run as other users
+    gap_limit: float | None = None  # see GapMeter
+
+
+async def _report_nothing(_: SamplerGap) -> None:
+    pass
 
 
 class VllmBackend(WorkerCalls):
-    def __init__(self, worker: WorkerSupervisor, plan: VllmPlan, store: Store) -> None:
-        """``store`` is the worker's. Needs a running event loop."""
+    """Also a GapMeter."""
+
+    def __init__(
+        self,
+        worker: WorkerSupervisor,
+        plan: VllmPlan,
+        store: Store,
+        *,
+        on_gap: Callable[[SamplerGap], Awaitable[None]] = _report_nothing,
+    ) -> None:
+        """``store`` is the worker's. Needs a running event loop.
+
+        ``on_gap`` gets each gap that was measured, before samples are taken because of it.
+        """
         self._worker = worker
+        self._on_gap = on_gap
+        self.gap_limit, self.servers = plan.gap_limit, tuple(plan.urls)
         directory = plan.adapters.absolute()
         facts = {name: read_facts(name, model) for name, model in plan.models.items()}
-        self._fleet = Fleet(plan.urls, facts, directory=directory, most_adapters=plan.most_adapters)
+        self._fleet = Fleet(
+            plan.urls, facts, directory=directory, most_adapters=plan.most_adapters, gap_limit=plan.gap_limit
+        )
         most_files = _FILES_PER_PLACE * plan.most_adapters * len(plan.urls)
         self._published = PublishedAdapters(
             store, directory, most=most_files, on_leaving=self._fleet.unload, is_shared=plan.are_shared
@@ -62,10 +95,17 @@ class VllmBackend(WorkerCalls):
         self._under_way: dict[str, asyncio.Task[SampleReply]] = {}
 
     @classmethod
-    async def open(cls, worker: WorkerSupervisor, plan: VllmPlan, store: Store) -> VllmBackend:
+    async def open(
+        cls,
+        worker: WorkerSupervisor,
+        plan: VllmPlan,
+        store: Store,
+        *,
+        on_gap: Callable[[SamplerGap], Awaitable[None]] = _report_nothing,
+    ) -> VllmBackend:
         """One that knows its servers. Raises CannotSample, with nothing left open."""
         try:
-            backend = cls(worker, plan, store)
+            backend = cls(worker, plan, store, on_gap=on_gap)
         except (OSError, ValueError) as error:
             raise CannotSample(str(error)) from error
         try:
@@ -146,7 +186,20 @@ class VllmBackend(WorkerCalls):
         try:
             await self._worker.forget(archive)
         finally:  # also when the worker has died, and its memory is lost
+            self._fleet.forget_gaps(archive)
             await self._published.forget(archive)
+
+    async def measure_gaps(self, weights: SampledWeights) -> Sequence[SamplerGap]:
+        model, exact = ModelName.parse(weights.base_model).base, self._exact_path(weights)
+        if weights.archive is None:
+            return await self._fleet.measure_gaps(model, None, exact)
+        if not self._published.knows(weights.archive):
+            await self._worker.written(weights.archive)
+        async with self._published.lent(weights.archive, seal=weights.seal) as files:
+            return await self._fleet.measure_gaps(model, files, exact)
+
+    def exceeding_gaps(self) -> Sequence[SamplerGap]:
+        return self._fleet.exceeding_gaps()
 
     async def _sample(self, call: SampleCall, on_pieces: OnPieces) -> SampleReply:
         limit = ModelName.parse(call.base_model).max_context
@@ -170,13 +223,54 @@ class VllmBackend(WorkerCalls):
         self, request: SampleRequest, call: SampleCall, files: AdapterFiles | None, on_pieces: OnPieces
     ) -> SampleReply:
         name = ModelName.parse(call.base_model).base
-        result = await self._fleet.sample(request, name, files, seed=call.seed)
+        exact = self._exact_path(
+            SampledWeights(base_model=name, owner=call.owner, archive=call.archive, seal=call.seal)
+        )
+        result = await self._fleet.sample(request, name, files, seed=call.seed, exact=exact)
         if result is None:
             log.debug("sample left to the worker request=%s model=%s", call.key, call.base_model)
             return await self._worker.sample(call, on_pieces=on_pieces)
         tokens = sum(len(sequence.tokens) for sequence in result.sequences)
         encoded = await _beside_loop(lambda: encode_sample_result(result, request), size_bytes=8 * tokens)
         return SampleReply(content=encoded, tokens=tokens, prompt_tokens=len(request.prompt))
+
+    def _exact_path(self, weights: SampledWeights) -> ExactPath:
+        return ExactPath(weights.archive, partial(self._score, weights), self._on_gap)
+
+    async def _score(self, weights: SampledWeights, texts: Sequence[Tokens]) -> Sequence[Floats]:
+        """The worker's log-probabilities of all tokens but the first. Raises NotScored, and WorkerLost."""
+        try:
+            return await asyncio.gather(*(self._score_text(weights, text) for text in texts))
+        except WorkerLost:
+            raise
+        except RequestError as error:
+            raise NotScored(f"the worker cannot score the probe: {error}") from error
+
+    async def _score_text(self, weights: SampledWeights, text: Tokens) -> Floats:
+        call = SampleCall(
+            key=f"gap-{secrets.token_hex(8)}",
+            base_model=ModelName.parse(weights.base_model).base,
+            seed=0,
+            body=_scoring_body(text),
+            owner=weights.owner,
+            archive=weights.archive,
+            seal=weights.seal,
+        )
+        scores = read_prompt_logprobs((await self._worker.sample(call)).result)
+        if scores is None or len(scores) != len(text):
+            raise NotScored("the worker did not score the probe")
+        return scores[1:]
+
+
+def _scoring_body(text: Tokens) -> bytes:
+    """The request for a text's log-probabilities, as clients send it."""
+    return orjson.dumps(
+        {
+            "prompt": {"chunks": [{"type": "encoded_text", "tokens": text.tolist()}]},
+            "sampling_params": {"max_tokens": 1},
+            "prompt_logprobs": True,
+        }
+    )
 
 
 async def _beside_loop(work: Callable[[], T], *, size_bytes: int) -> T:

@@ -28,6 +28,7 @@ VERSIONS: Final = (
     "0008",
     "0009",
     "0010",
+    "0011",
 )  # as in migrations/versions, oldest first; the last is what schema.py says
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 VERSION_TABLE: Final = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))

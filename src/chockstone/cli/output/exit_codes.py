@@ -20,7 +20,8 @@ class ExitCode(IntEnum):
 MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.OK: "The command did its work and found no problem. Answering no to a question is a success.",
     ExitCode.FAILED: (
-        "A check found a problem: damage, a difference, a finding of the doctor, a run that cannot resume. Or the "
+        "A check found a problem: damage, a difference, a finding of the doctor, a run that cannot resume, "
+        "log-probabilities of vLLM above the limit. Or the "
         "object does not exist: a checkpoint, a run, a key, or any archive to verify. Or the work failed: a "
         "checkpoint of another program cannot be imported, training did not finish, or the server did not start or "
         "ended with an error."

@@ -46,6 +46,8 @@ class ListedCheckpoint:
 
     def state(self, now: datetime) -> str:
         words = ["ok" if self.damage is None else f"damaged: {printable(self.damage)}"]
+        if (gap := self.entry.get("sampler_gap")) is not None:
+            words.append(f"vLLM gap {gap:.2g}")
         if self.is_public:
             words.append("public")
         if self.expires_at is not None:

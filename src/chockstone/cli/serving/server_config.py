@@ -62,6 +62,7 @@ def server_config(settings: Settings) -> ServerConfig:
         vllm_urls=deployment.vllm_urls,
         vllm_adapters=deployment.vllm_adapters,
         vllm_max_loras=deployment.vllm_max_loras,
+        sampler_gap_limit=deployment.sampler_gap_limit,
         engine=deployment.engine,
     )
 

@@ -33,6 +33,7 @@ from chockstone.cli.settings.values import (
     duration,
     number_or_auto,
     optional,
+    positive_number,
     ratio,
     size,
     whole_number,
@@ -210,6 +211,12 @@ class DeploymentSettings:
     )
     vllm_max_loras: int = setting(
         whole_number(1, 2**20), 8, "Number of adapters in each vLLM server, equal to its --max-cpu-loras."
+    )
+    sampler_gap_limit: float | None = setting(
+        optional(positive_number()),
+        0.1,
+        "Maximum mean difference between log-probabilities of vLLM and of the worker, in nats; above it the worker "
+        "samples. off: it is not measured.",
     )
     engine: str | None = setting(
         optional(SERVER_URL),

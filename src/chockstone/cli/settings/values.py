@@ -7,6 +7,7 @@ reason that completes "<source>: …" and never repeats a secret.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -106,6 +107,19 @@ def ratio() -> ValueKind[float]:
         return number
 
     return ValueKind("RATIO", read, lambda number: f"{number:g}")
+
+
+def positive_number() -> ValueKind[float]:
+    def read(value: object, _base: Path) -> float:
+        try:
+            number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else 0.0
+        except (ValueError, OverflowError):
+            number = 0.0
+        if not 0 < number < math.inf:
+            raise ValueError(f"{value!r} is not a number above 0")
+        return number
+
+    return ValueKind("NUMBER", read, lambda number: f"{number:g}")
 
 
 def choice(literal: Any) -> ValueKind[Any]:  # Any: a Literal is no type that mypy could take here

@@ -5,7 +5,7 @@ Every action calls the function that answers the same request to the API, and re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
@@ -104,6 +104,7 @@ class CheckpointView:
     damage: str | None
     is_pinned: bool
     is_own: bool
+    sampler_gap: float | None  # in nats; None: not measured
     metadata: tuple[tuple[str, str], ...]
     commands: tuple[tuple[str, str], ...]  # label, code to copy
     url: str  # of its actions, below the console
@@ -177,7 +178,7 @@ async def show_run(run_id: str, request: Request, context: ContextDep, caller: C
     run = await context.run_row(check_run_id(run_id), None if context.is_admin(caller) else caller)
     query = CheckpointQuery(run_id=run.run_id, limit=_PAGE)
     page = await context.catalog.checkpoint_search.find(query, now=context.now())
-    rows = tuple(describe(context, caller, row) for row in page.rows)
+    rows = await describe_all(context, caller, page.rows)
     return await views.part(request, "checkpoint_branch", rows=rows, total=page.matched.count, run_id=run.run_id)
 
 
@@ -208,7 +209,7 @@ class CheckpointAction:
     async def changed(self, notice: str) -> Response:
         """The row of the list as it is now, opened, with the notice."""
         path = TinkerPath.of(self.run_id, self.kind, self.name)
-        row = describe(self.context, self.caller, await _visible(self.context, self.caller, path))
+        [row] = await describe_all(self.context, self.caller, [await _visible(self.context, self.caller, path)])
         return await self.views.part(self.request, "checkpoint_row", row=row, is_open=True, notice=notice)
 
 
@@ -272,7 +273,7 @@ async def delete(action: ActionDep) -> Response:
     context, row = action.context, await action.own_row()
     await api.delete_checkpoint(action.run_id, action.kind, action.name, context, action.caller)
     entry = await context.catalog.trash.find_save(row.save_id)
-    view = describe(context, action.caller, row)
+    [view] = await describe_all(context, action.caller, [row])
     return await action.views.part(action.request, "checkpoint_deleted", row=view, entry=entry, now=context.now())
 
 
@@ -302,12 +303,17 @@ async def find(context: Context, caller: Caller, wanted: CheckpointFilter, curso
         cursor=None if cursor is None else read_cursor(cursor, wanted.sort),
     )
     page = await context.catalog.checkpoint_search.find(query, now=context.now())
-    rows = tuple(describe(context, caller, row) for row in page.rows)
+    rows = await describe_all(context, caller, page.rows)
     next_query = None if page.next_cursor is None else wanted.url_query(cursor=write_cursor(page.next_cursor))
     return CheckpointList(rows, page.matched.count, page.matched.size_bytes, next_query)
 
 
-def describe(context: Context, caller: Caller, row: CheckpointRow) -> CheckpointView:
+async def describe_all(context: Context, caller: Caller, rows: Sequence[CheckpointRow]) -> tuple[CheckpointView, ...]:
+    gaps = await api.sampler_gaps(context, rows)
+    return tuple(_describe(context, caller, row, gaps.get(row.archive)) for row in rows)
+
+
+def _describe(context: Context, caller: Caller, row: CheckpointRow, sampler_gap: float | None) -> CheckpointView:
     return CheckpointView(
         path=row.path,
         run_id=row.run_id,
@@ -325,6 +331,7 @@ def describe(context: Context, caller: Caller, row: CheckpointRow) -> Checkpoint
         damage=row.damage if row.state == "damaged" else None,
         is_pinned=is_pinned(context, row),
         is_own=row.owner == caller.user_id,
+        sampler_gap=sampler_gap,
         metadata=tuple(sorted(row.user_metadata.items())),
         commands=commands_for(row),
         url=f"/checkpoints/{row.run_id}/{row.kind}/{row.name}",

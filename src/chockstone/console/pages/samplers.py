@@ -37,6 +37,7 @@ async def load(context: Context, caller: Caller) -> dict[str, Any]:  # Any: valu
     server = await server_api.server(context, caller)
     return {
         "found": found,
+        "has_gaps": found.gap_limit is not None or any(each.gaps for each in found.samplers),
         "worker": server.worker,
         "models": server.models,
         "rate": found.tokens_per_second,

@@ -55,6 +55,8 @@ class WeightUploads:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._part = f"{_PART}{secrets.token_hex(4)}-"  # of files that this server receives
+        self._added: set[str] = set()  # by this server
 
     def add(self, upload: WeightUpload, *, reserve_bytes: int) -> None:
         """Raises BadRequest if its files may not fit on the disk."""
@@ -68,6 +70,7 @@ class WeightUploads:
                 needed_bytes=upload.size_bytes,
             )
         place = self._directory / upload.upload_id
+        self._added.add(upload.upload_id)
         place.mkdir()
         facts = {**asdict(upload), "expires_at": upload.expires_at.isoformat()}
         part = place / f"{_FACTS}{_PART}"
@@ -99,7 +102,7 @@ class WeightUploads:
     def receiving(self, upload: WeightUpload, name: str) -> Iterator[IO[bytes]]:
         """A file to write. It becomes a file of the upload when the block ends, and disappears when it raises."""
         place = self._directory / upload.upload_id
-        part = place / f"{name}{_PART}{secrets.token_hex(8)}"
+        part = place / f"{name}{self._part}{secrets.token_hex(8)}"
         try:
             file = open(part, "xb")  # noqa: SIM115  # closed below
         except FileNotFoundError:
@@ -124,17 +127,19 @@ class WeightUploads:
             self.path(upload, name).unlink(missing_ok=True)
 
     def remove(self, upload_id: str) -> None:
+        self._added.discard(upload_id)
         shutil.rmtree(self._directory / upload_id, ignore_errors=True)
 
     def sweep(self, now: datetime, *, is_start: bool = False) -> list[str]:
-        """Delete uploads that expired and, at the start of a server, what is no upload; returns their ids."""
+        """Delete uploads that expired and, at the start of a server, leftovers of the one before; returns their ids."""
         known = {upload.upload_id: upload for upload in self.all()}
         swept = [upload_id for upload_id, upload in known.items() if upload.expires_at <= now]
         if is_start:
             with suppress(FileNotFoundError):
-                swept += sorted(set(os.listdir(self._directory)) - known.keys())
+                swept += sorted(set(os.listdir(self._directory)) - known.keys() - self._added)
             for part in self._directory.glob(f"*/*{_PART}*"):
-                part.unlink(missing_ok=True)
+                if self._part not in part.name:
+                    part.unlink(missing_ok=True)
         for upload_id in swept:
             self.remove(upload_id)
         return swept

@@ -173,12 +173,13 @@ class RunRegistry:
     async def _lose_runs_without_journal(self) -> None:
         kept = set(await self._journals.list_runs())
         for row in await self._catalog.runs.list_in_state("active"):
-            if row.run_id not in kept:
-                failure = (
-                    f"run {row.run_id!r} is not loaded any more: the server was restarted, and keeps no journal. "
-                    "Resume it with create_training_client_from_state_with_optimizer and its last checkpoint."
-                )
-                await self._catalog.runs.set_state(row.run_id, "lost", failure=failure)
+            failure = (
+                f"run {row.run_id!r} is not loaded any more: the server was restarted, and keeps no journal. "
+                "Resume it with create_training_client_from_state_with_optimizer and its last checkpoint."
+            )
+            async with self._runs.lock(row.run_id):
+                if row.run_id not in kept and self._runs.get(row.run_id) is None:  # a new run may be in the list, too
+                    await self._catalog.runs.set_state(row.run_id, "lost", failure=failure)
 
     async def _reactivate_lost(self) -> None:
         """Runs whose journal had lost its end continue if it was put back, or if they are to continue without it."""

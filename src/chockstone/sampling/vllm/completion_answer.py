@@ -16,6 +16,7 @@ from chockstone.sampling.vllm.model_facts import ModelFacts
 from chockstone.wire.codecs.samples import Floats, SampledSequence, SampleRequest, SampleResult, TopK
 
 _EMPTY_LOGPROB: Final = -99999.0
+_MOST_FLOAT32: Final = float(np.finfo(np.float32).max)
 _TOKEN: Final = "token_id:"  # noqa: S105  # how vLLM writes a token id where text is expected
 
 
@@ -61,7 +62,7 @@ def _sequence(
     if reason not in ("stop", "length"):
         raise Unfinished(f"a sample ended with {reason!r}")
     tokens, scores = choice["token_ids"], choice["logprobs"]
-    logprobs = [float(logprob) for logprob in scores["token_logprobs"]]
+    logprobs = [_finite(logprob) for logprob in scores["token_logprobs"]]
     if not 0 < len(tokens) == len(logprobs) <= most_tokens:
         raise UnexpectedAnswer(f"{len(tokens)} tokens and {len(logprobs)} logprobs, where {most_tokens} were asked for")
     if not all(type(token) is int and 0 <= token < facts.vocabulary for token in tokens):
@@ -91,10 +92,17 @@ def _prompt(scores: Any, request: SampleRequest) -> tuple[Floats | None, TopK | 
     first = 1 if request.prompt_logprobs_last_n is None else max(1, length - request.prompt_logprobs_last_n)
     for position in range(first, length):
         token, scored = int(request.prompt[position]), scores[position]
-        logprobs[position] = float(scored[str(token)]["logprob"])
+        logprobs[position] = _finite(scored[str(token)]["logprob"])
         if topk is not None:
             _fill(topk, position, [(int(name), each["logprob"]) for name, each in scored.items()], beside=token)
     return logprobs, topk
+
+
+def _finite(logprob: Any) -> float:
+    value = float(logprob)
+    if not abs(value) <= _MOST_FLOAT32:  # also of NaN
+        raise UnexpectedAnswer("a log-probability that is not a finite number")
+    return value
 
 
 def _fill(topk: TopK, row: int, pairs: list[tuple[int, float]], *, beside: int) -> None:

@@ -23,6 +23,7 @@ from chockstone.sampling.vllm.connection import (
     VllmRefused,
     has_no_output_layer,
 )
+from chockstone.sampling.vllm.gap_checks import GapChecks
 from chockstone.sampling.vllm.head_probe import head_probe
 from chockstone.sampling.vllm.model_facts import ModelFacts
 
@@ -51,9 +52,10 @@ class VllmServer:
         *,
         directory: Path,
         most_adapters: int,
+        gap_limit: float | None,
         on_change: Callable[[], None],
     ) -> None:
-        """``facts``: of the base models to serve. Adapters are below ``directory``."""
+        """``facts``: of the base models to serve. Adapters are below ``directory``. ``gap_limit``: see GapChecks."""
         self.url = url
         self.abilities: dict[str, Ability] = {}  # by base model, as of the last probe
         self.problem: str | None = "it was not asked yet"  # None: healthy
@@ -62,6 +64,7 @@ class VllmServer:
         self._directory = directory
         self._connection = Connection(url)
         self.adapters = Adapters(self._connection, most=most_adapters)
+        self.gaps = GapChecks(limit=gap_limit)
         self._on_change = on_change
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._requests: set[asyncio.Task[Any]] = set()
@@ -106,7 +109,7 @@ class VllmServer:
         except OSError as error:
             raise VllmUnusable(f"adapters cannot be written to {str(self._directory)!r}: {error}") from error
         self.abilities = {model: Ability(offer.models[model], is_tempered, has_head) for model in served}
-        self.adapters.forget_all()
+        self._forget_loaded()
         self.problem = None
         names = ",".join(sorted(served))
         log.info("vllm server found url=%s models=%s tempered=%s head=%s", self.url, names, is_tempered, has_head)
@@ -142,7 +145,7 @@ class VllmServer:
         if self.problem != reason:
             log.warning("vllm server not used url=%s reason=%s", self.url, reason)
         self.problem = reason
-        self.adapters.forget_all()
+        self._forget_loaded()
         for request in self._requests:
             request.cancel()
         self._on_change()
@@ -168,7 +171,13 @@ class VllmServer:
             self._sent.discard(request)
 
     async def close(self) -> None:
+        await self.gaps.close()
         await self._connection.close()
+
+    def _forget_loaded(self) -> None:
+        """Another process may answer from now on: it has no adapters, and perhaps other weights or precision."""
+        self.adapters.forget_all()
+        self.gaps.forget_all()
 
     async def _complete(self, body: dict[str, Any], files: AdapterFiles | None) -> Any:
         async with self._turns:

@@ -32,6 +32,7 @@ class Checkpoint(Response):
     state: CheckpointState | None = None
     damage: str | None = None
     base_model: str | None = None
+    sampler_gap: float | None = None  # mean difference of log-probabilities by vLLM, where it is largest, in nats
 
     @classmethod
     def at(
@@ -46,6 +47,7 @@ class Checkpoint(Response):
         state: CheckpointState | None = None,
         damage: str | None = None,
         base_model: str | None = None,
+        sampler_gap: float | None = None,
     ) -> Checkpoint:
         """A damaged checkpoint has its damage in the metadata, too, for clients that show only that."""
         if damage is not None:
@@ -62,6 +64,7 @@ class Checkpoint(Response):
             state=state,
             damage=damage,
             base_model=base_model,
+            sampler_gap=sampler_gap,
         )
 
 

@@ -20,6 +20,7 @@ from chockstone.api import bodies
 from chockstone.api.documentation.openapi import OpenApiDocument
 from chockstone.api.downloads import archive_response
 from chockstone.api.downloads import routes as downloads
+from chockstone.api.openai.chat import chat_completions
 from chockstone.api.operations import run_metrics
 from chockstone.api.tinker import checkpoints, futures, samplers, training
 from chockstone.checkpoints import Archive
@@ -78,6 +79,13 @@ async def decode_of_a_pass_in_json(scene: Scene) -> None:
 async def decode_of_a_prompt(scene: Scene) -> None:
     scene.patch.setattr(samplers, "peek_sample", scene.decoder)
     await scene.refused("asample", b'{"x": "%s"}' % LARGE)
+
+
+async def read_of_a_conversation(scene: Scene) -> None:
+    scene.patch.setattr(chat_completions, "read_chat_request", scene.decoder)
+    async with scene.gate.watch():
+        answer = await scene.user.http.post("http://localhost/v1/chat/completions", content=b'{"x": "%s"}' % LARGE)
+    assert answer.json()["error"]["message"] == "decoded"
 
 
 async def decompression(scene: Scene) -> None:
@@ -243,6 +251,7 @@ PATHS: dict[Check, Callable[[Scene], None]] = {
     decode_of_a_pass: inline_threads,
     decode_of_a_pass_in_json: inline_threads,
     decode_of_a_prompt: inline_threads,
+    read_of_a_conversation: inline_threads,
     decompression: inline_threads,
     result_as_json: inline_threads,
     long_list_of_checkpoints: inline_threads,

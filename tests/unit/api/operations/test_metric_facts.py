@@ -10,6 +10,7 @@ from chockstone.api.operations.metric_facts import FactReader
 from chockstone.backends.protocol import GpuMemory, SamplerStatus, WorkerMemory, WorkerStatus
 from chockstone.catalog.errors import CatalogUnavailable
 from support.api.users import User
+from support.engine.gap_meter import ScriptedGapMeter, measured
 from support.exposition import series_of
 from support.served import Served
 
@@ -119,3 +120,11 @@ async def test_each_replica_has_its_readiness_runs_and_memory(served: Served, co
 
 async def test_a_single_worker_is_no_replica(served: Served, context: Context) -> None:
     assert not [name for name in await read(context) if name.startswith("chockstone_replica")]
+
+
+@pytest.mark.parametrize("gap_meter", [ScriptedGapMeter()])
+async def test_weights_that_vllm_may_not_serve_are_counted(context: Context, gap_meter: ScriptedGapMeter) -> None:
+    assert (await read(context))["chockstone_vllm_gaps_exceeding"] == 0
+    gap_meter.exceeding = [measured(0.2), measured(0.3)]
+
+    assert (await read(context))["chockstone_vllm_gaps_exceeding"] == 2

@@ -13,6 +13,7 @@ from chockstone.api.status.problems import ServerProblem
 from chockstone.backends.protocol import WorkerStatus
 from chockstone.catalog import CatalogUnavailable, RunProgress
 from support.api.users import User
+from support.engine.gap_meter import SERVER, ScriptedGapMeter, measured, unmeasured
 from support.served import Served
 
 
@@ -178,3 +179,24 @@ async def test_the_problems_of_one_user_do_not_crowd_out_those_of_another(
     assert [each.owner for each in own] == ["ann"]
     assert [each.owner for each in others] == ["bob", "bob"]
     assert every == others, "admins see the newest of all users"
+
+
+@pytest.mark.parametrize("gap_meter", [ScriptedGapMeter(limit=0.1)])
+async def test_weights_that_vllm_may_not_serve_are_one_problem_of_each_server(
+    context: Context, gap_meter: ScriptedGapMeter
+) -> None:
+    assert await found(context) == {}
+    failed = unmeasured("values that are no log-probabilities", server="http://gpu-2:8001")
+    gap_meter.exceeding = [measured(0.2), measured(0.314), failed]
+
+    one, two = await context.status.problems.current("bob")
+
+    assert (one.kind, two.kind) == ("sampler_gap", "sampler_gap")
+    assert one.what == (
+        f"The vLLM server {SERVER!r} does not sample from 2 sets of weights of 'tiny': "
+        "log-probabilities differ by 0.31 nats, the limit is 0.1."
+    )
+    assert "one set of weights" in two.what and "values that are no log-probabilities" in two.what
+    gap_meter.exceeding = [failed]
+    [again] = await context.status.problems.current(None)
+    assert again == two, "it began when it was first seen"

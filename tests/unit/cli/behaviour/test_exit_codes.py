@@ -79,6 +79,8 @@ CASES: Mapping[str, list[tuple[str, ExitCode]]] = {
     "alias history": [("prod", ExitCode.UNREACHABLE), ("", ExitCode.USAGE)],
     "alias undo": [("prod", ExitCode.UNREACHABLE), ("", ExitCode.USAGE)],
     "alias rm": [("prod", ExitCode.UNREACHABLE), ("", ExitCode.USAGE)],
+    "samplers ls": [("", ExitCode.UNREACHABLE), ("--last 0", ExitCode.USAGE)],
+    "samplers check": [(PATH, ExitCode.UNREACHABLE), ("", ExitCode.USAGE)],
     "replicas ls": [("", ExitCode.UNREACHABLE)],
     "replicas add": [("--no-wait", ExitCode.UNREACHABLE), ("x", ExitCode.USAGE)],
     "replicas drain": [("1", ExitCode.UNREACHABLE), ("", ExitCode.USAGE), ("x", ExitCode.USAGE)],

@@ -33,6 +33,10 @@ from support.cli.settings import load
         ("store", "s3:///prefix", "flag --store: 's3:///prefix' is not an object store"),
         ("store", "s3://key:secret@bucket", "flag --store: a store URL holds a bucket and a prefix only"),
         ("store", "s3://bucket/a/../b", "'a/../b' cannot name a checkpoint"),
+        ("sampler_gap_limit", "0", "flag --sampler-gap-limit: '0' is not a number above 0"),
+        ("sampler_gap_limit", "inf", "'inf' is not a number above 0"),
+        ("sampler_gap_limit", "nan", "'nan' is not a number above 0"),
+        ("sampler_gap_limit", "much", "'much' is not a number above 0"),
     ],
 )
 def test_a_rule_that_cannot_be_read_is_named(tmp_path: Path, name: str, word: Any, message: str) -> None:
@@ -152,3 +156,9 @@ def test_a_number_or_auto_is_written_as_it_is_read(given: object, read: int) -> 
 
     assert kind.read(given, Path()) == read
     assert kind.write(read) == str(given)
+
+
+@pytest.mark.parametrize(("word", "limit"), [("0.05", 0.05), ("2", 2.0), ("off", None), ("none", None), (1, 1.0)])
+def test_the_limit_of_the_gap_is_a_number_or_off(tmp_path: Path, word: Any, limit: float | None) -> None:
+    assert load(tmp_path, {"sampler_gap_limit": word}).deployment.sampler_gap_limit == limit
+    assert load(tmp_path).deployment.sampler_gap_limit == 0.1

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from chockstone.api.context import Context
+from chockstone.catalog import SamplerGapRow
 from chockstone.catalog.searches.checkpoint_search import CheckpointCursor
 from chockstone.console.pages.checkpoints import ORDERS, read_cursor, write_cursor
 from chockstone.engine.config import StorageRules
@@ -57,6 +58,23 @@ async def test_the_list_has_what_is_known_of_a_checkpoint(ann: PageVisitor, user
     assert page.refused_by_policy() == []
     for text in (path, "first", "Training state", "0.25", "1 checkpoint", f'load_state_with_optimizer("{path}")'):
         assert text in page.text
+
+
+async def test_the_gap_of_weights_by_vllm_is_shown_where_it_was_measured(
+    ann: PageVisitor, context: Context, users: dict[str, User]
+) -> None:
+    run_id = await users["ann"].run()
+    await users["ann"].save(run_id, "first")
+    await users["ann"].save(run_id, "second", kind="sampler_weights")
+    row = await context.catalog.checkpoints.get(run_id, "sampler_weights", "second", now=context.now())
+    for server, mean in (("http://one", 0.002), ("http://two", 0.31)):
+        gap = SamplerGapRow(row.base_model, row.archive, server, mean, mean, 128, None, context.now())
+        await context.catalog.sampler_gaps.record(gap)
+
+    page = Markup((await ann.open("/console/checkpoints")).text)
+
+    assert len(page.having("data-test", "sampler-gap")) == 1
+    assert "vLLM gap 0.31 nats" in page.text
 
 
 async def test_an_empty_list_teaches_how_to_save(ann: PageVisitor) -> None:

@@ -25,7 +25,7 @@ ATTACK = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 def models(tmp_path: Path) -> dict[str, Path]:
     directory = tmp_path / "model"
     directory.mkdir()
-    (directory / "config.json").write_text(json.dumps({"architectures": ["Tiny"], "max_position_embeddings": 128}))
+    (directory / "config.json").write_text(json.dumps({"architectures": ["Tiny"], "max_position_embeddings": 1024}))
     return {MODEL: write_tokenizer(directory)}
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from chockstone.wire.sizes import format_size
 from support.api.users import MODEL, User
+from support.engine.gap_meter import ScriptedGapMeter, measured, unmeasured
 from support.page_visitor import Markup, PageVisitor
 from support.served import Served
 
@@ -67,3 +68,29 @@ async def test_each_replica_has_a_row_with_its_state_runs_memory_and_restarts(
 
 async def test_a_single_worker_has_no_table_of_replicas(ann: PageVisitor) -> None:
     assert not Markup((await ann.open("/console/samplers")).text).having("data-test", "replicas")
+
+
+@pytest.mark.parametrize(
+    "gap_meter",
+    [ScriptedGapMeter(measured(0.0021), measured(0.31, server="http://two"), unmeasured("<NaN>", server="h"))],
+)
+async def test_a_sampler_shows_the_gap_of_its_weights_on_each_vllm_server(
+    ann: PageVisitor, users: dict[str, User], gap_meter: ScriptedGapMeter
+) -> None:
+    sampler = await open_sampler(users["ann"], base_model=MODEL)
+    before = Markup((await ann.open("/console/samplers")).text)
+    assert (await users["ann"].http.post("samplers/check", json={"sampler": sampler})).status_code == 200
+
+    text = (await ann.open("/console/samplers")).text
+    page = Markup(text)
+
+    assert "vLLM gap" in before.text
+    assert page.refused_by_policy() == []
+    assert "not measured 0.0021 0.31" in page.text
+    assert "largest 0.0105 of 128 tokens" in text and "h: &lt;NaN&gt;" in text
+
+
+async def test_without_vllm_servers_there_is_no_column_of_gaps(ann: PageVisitor, users: dict[str, User]) -> None:
+    await open_sampler(users["ann"], base_model=MODEL)
+
+    assert "vLLM gap" not in (await ann.open("/console/samplers")).text

@@ -82,6 +82,26 @@ def test_expired_uploads_are_swept_and_at_the_start_what_a_killed_server_left(tm
         raise AssertionError("it is not there")
 
 
+def test_the_sweep_of_a_start_leaves_an_upload_that_begins_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads, begun = WeightUploads(tmp_path / "uploads"), upload()
+    listed = uploads.all()
+
+    def begin_after_listing() -> list[WeightUpload]:
+        uploads.add(begun, reserve_bytes=0)
+        return listed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(uploads, "all", begin_after_listing)
+        assert uploads.sweep(NOW, is_start=True) == []
+    with uploads.receiving(begun, "a") as file:
+        file.write(b"half")
+        assert uploads.sweep(NOW, is_start=True) == []
+
+    assert uploads.path(begun, "a").read_bytes() == b"half"
+
+
 def test_an_upload_that_does_not_fit_on_the_disk_is_refused(tmp_path: Path) -> None:
     uploads = WeightUploads(tmp_path / "uploads")
 

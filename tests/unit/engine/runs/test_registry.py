@@ -415,3 +415,12 @@ async def test_a_run_that_is_removed_while_the_server_starts_keeps_no_other_from
         await life.engine._core.registry.wake_all()
 
         assert [run.run_id for run in life.engine.runs] == [second.run_id]
+
+
+async def test_a_run_that_is_created_while_a_server_without_a_journal_starts_is_not_lost(home: Path) -> None:
+    async with lived(home, durability=Durability(journal="off")) as life:
+        run = await life.make(0)
+
+        await life.engine._core.registry.wake_all()
+
+        assert (await life.catalog.runs.get(run.run_id)).state == "active"

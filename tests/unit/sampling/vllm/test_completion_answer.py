@@ -33,6 +33,13 @@ async def test_the_prompt_is_scored_from_its_second_token_on(stub: Stub) -> None
         ({"token_ids": []}, "0 tokens and"),
         ({"token_ids": [1], "logprobs": {"token_logprobs": [None]}}, "TypeError"),
         ({"token_ids": [1], "logprobs": {"token_logprobs": [-1.0, -1.0]}}, "1 tokens and 2 logprobs"),
+        *(
+            (
+                {"token_ids": [1], "logprobs": {"token_logprobs": [value]}},
+                "a log-probability that is not a finite number",
+            )
+            for value in ("nan", "-inf", -1e39)
+        ),
         ({"token_ids": [1] * 9, "logprobs": {"token_logprobs": [-1.0] * 9}}, "9 tokens and 9 logprobs, where 8"),
         ({"token_ids": [50], "logprobs": {"token_logprobs": [-1.0]}}, "a token that the model does not have"),
         ({"token_ids": [2**40], "logprobs": {"token_logprobs": [-1.0]}}, "a token that the model does not have"),
@@ -49,6 +56,13 @@ async def test_an_answer_that_makes_no_sense_is_asked_for_elsewhere(
         other.nonsense = nonsense
         with pytest.raises(ServerFailure, match=f"does not answer as vLLM does: {message}"):
             await sample(servers, request())
+
+
+async def test_a_score_of_a_prompt_that_is_no_number_is_refused(stub: Stub) -> None:
+    async with fleet(stub) as servers:
+        stub.nonsense = {"prompt_logprobs": [None, {"6": {"logprob": "nan"}}]}
+        with pytest.raises(ServerFailure, match="a log-probability that is not a finite number"):
+            await sample(servers, request((5, 6), prompt_logprobs=True))
 
 
 async def test_a_sample_that_the_server_ended_early_is_asked_for_again(

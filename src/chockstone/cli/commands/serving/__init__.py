@@ -1,1 +1,1 @@
-"""Arguments and help of the commands for what a server serves with: aliases and worker replicas."""
+"""Arguments and help of the commands for what a server serves with: aliases, samplers and worker replicas."""

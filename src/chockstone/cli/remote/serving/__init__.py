@@ -1,4 +1,4 @@
-"""What commands do with the names that a server serves models by, and with its worker replicas.
+"""What commands do with the names that a server serves models by, its samplers and its worker replicas.
 
 Must not read a store or a catalog.
 """

@@ -1,8 +1,24 @@
-"""Samplers: messages to list sampling sessions with their load."""
+"""Samplers: messages to list sampling sessions with their load, and to check how exact vLLM servers are."""
 
 from __future__ import annotations
 
-from chockstone.wire.messages.schema import Response, Timestamp
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from chockstone.wire.messages.schema import Request, Response, Timestamp
+
+
+class SamplerGapReport(Response):
+    """How far the log-probabilities of a vLLM server are from the worker's: absolute differences in nats."""
+
+    server: str  # its URL
+    mean: float | None = None  # absent: it could not be measured
+    largest: float | None = None
+    tokens: int = 0  # that were compared
+    trouble: str | None = None  # why it could not be measured
+    is_within_limit: bool | None = None  # absent: there is no limit
+    measured_at: Timestamp
 
 
 class SamplerLoad(Response):
@@ -21,6 +37,7 @@ class SamplerLoad(Response):
     prompt_tokens: int
     tokens: int  # that were generated
     last_used_at: Timestamp | None = None
+    gaps: list[SamplerGapReport] = []  # of its weights, as they were last measured on each vLLM server
 
 
 class SamplersResponse(Response):
@@ -31,3 +48,18 @@ class SamplersResponse(Response):
     running: int
     tokens_per_second: float  # generated, in the last minute
     cursor: str | None = None  # of the next page; absent: this is the last
+    gap_limit: float | None = None  # of the mean gap; absent: without vLLM servers, or without a limit
+
+
+class CheckSamplerRequest(Request):
+    sampler: Annotated[
+        str, Field(min_length=1, max_length=1000)
+    ]  # path of a checkpoint (tinker://…), or id of a sampling session
+
+
+class CheckSamplerResponse(Response):
+    base_model: str
+    tinker_path: str | None = None  # absent: the base model, or weights without a name
+    gap_limit: float | None = None
+    gaps: list[SamplerGapReport]  # of each vLLM server of the model
+    served_by: Literal["vllm", "worker"] | None = None  # absent: no vLLM server could be asked

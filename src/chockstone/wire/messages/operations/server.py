@@ -22,6 +22,7 @@ ProblemKind = Literal[
     "recovery_differs",
     "checkpoints_damaged",
     "trash_overdue",
+    "sampler_gap",
 ]
 
 
