@@ -211,9 +211,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     may_write = threading.Event()
     write = SaveJob.run
 
-    def wait_and_write(job: SaveJob) -> Any:
+    def wait_and_write(job: SaveJob, **options: Any) -> Any:
         assert may_write.wait(60)
-        return write(job)
+        return write(job, **options)
 
     monkeypatch.setattr(SaveJob, "run", wait_and_write)
     yield may_write
