@@ -41,7 +41,7 @@ class ServerConfig:
     storage: StorageRules
     admins: frozenset[str]  # users who may see and change what belongs to all users
     console: bool  # whether the web console is served
-    public_url: str | None  # URL| None  # URL that clients use, if a proxy is in front of the server
+    public_url: str | None  # URL that clients use, if a proxy is in front of the server
     track: tuple[TrackerKind, ...]  # experiment trackers that get the step history
     log_level: str
     log_format: LogFormat

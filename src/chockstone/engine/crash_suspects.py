@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class _Group:
-    door: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     members: int = 0
     has_turn: bool = False
 
@@ -37,7 +37,7 @@ class CrashSuspects:
         group = self._groups.setdefault(name, _Group())
         group.members += 1
         try:
-            async with group.door:
+            async with group.lock:
                 if not group.has_turn:
                     await self._turn.acquire()
                     group.has_turn = True
