@@ -29,6 +29,7 @@ MODEL_ENVIRONMENT: Final[Mapping[str, str]] = {  # environment variables with wh
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",  # one for each shape of a product; each takes up to 1 MB
 }
 
 

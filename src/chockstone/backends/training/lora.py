@@ -28,6 +28,7 @@ from chockstone.backends.training.flat_parameters import FlatParameters
 from chockstone.backends.training.process_group import SINGLE_PROCESS, ProcessGroup
 from chockstone.sampling.adapter import Adapter, LowRank
 from chockstone.sampling.experts.modules import ExpertProjection, expert_projections, make_experts_adaptable
+from chockstone.sampling.products.matmul import linear, matmul
 from chockstone.sampling.quantised.linear import QuantisedLinear, frozen_weight
 from chockstone.sampling.quantised.weight import FrozenWeight, QuantisedWeight, dense
 from chockstone.wire.failures import BadRequest
@@ -45,8 +46,8 @@ class AdaptableLinear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  # nn.Linear's own name
         weight = frozen_weight(self)
         if self.active is None:
-            if isinstance(weight, QuantisedWeight):
-                return _quantised_linear(input, weight, self.bias)
+            if isinstance(weight, QuantisedWeight) or not weight.requires_grad:
+                return _frozen_linear(input, weight, self.bias)
             return functional.linear(input, weight, self.bias)
         x_NI = input.reshape(-1, self.in_features)
         y_NO = _adapted_linear(x_NI, weight, self.bias, self.active.down, self.active.up, self.scale)
@@ -228,7 +229,7 @@ class _AdaptedLinear(torch.autograd.Function):
         up_OR: torch.Tensor,
         scale: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden_NR = x_NI.to(down_RI.dtype) @ down_RI.T
+        hidden_NR = matmul(x_NI.to(down_RI.dtype), down_RI.T)
         ctx.quantised = weight_OI if isinstance(weight_OI, QuantisedWeight) else None
         plain_OI = None if isinstance(weight_OI, QuantisedWeight) else weight_OI
         ctx.save_for_backward(x_NI, plain_OI, down_RI, up_OR, hidden_NR)
@@ -240,11 +241,11 @@ class _AdaptedLinear(torch.autograd.Function):
     def backward(ctx: Any, grad_NO: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x_NI, plain_OI, down_RI, up_OR, hidden_NR = ctx.saved_tensors
         exact_NO = grad_NO.to(up_OR.dtype)
-        grad_hidden_NR = (exact_NO @ up_OR).mul_(ctx.scale)
+        grad_hidden_NR = matmul(exact_NO, up_OR).mul_(ctx.scale)
         grad_x_NI = None
         if ctx.needs_input_grad[0]:
             weight_OI = plain_OI if ctx.quantised is None else dense(ctx.quantised)
-            grad_x_NI = (grad_NO @ weight_OI).to(down_RI.dtype).addmm_(grad_hidden_NR, down_RI).to(x_NI.dtype)
+            grad_x_NI = matmul(grad_NO, weight_OI).to(down_RI.dtype).addmm_(grad_hidden_NR, down_RI).to(x_NI.dtype)
         grad_down_RI = grad_hidden_NR.T @ x_NI.to(down_RI.dtype)
         grad_up_OR = (exact_NO.T @ hidden_NR).mul_(ctx.scale)
         return grad_x_NI, None, grad_down_RI, grad_up_OR, None
@@ -264,7 +265,7 @@ class _Product(torch.autograd.Function):
         up_OR: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        y_NO = functional.linear(x_NI, dense(weight_OI), bias_O)
+        y_NO = linear(x_NI, dense(weight_OI), bias_O)
         if y_NO.dtype == up_OR.dtype:
             return y_NO.addmm_(hidden_NR, up_OR.T, alpha=scale)
         return torch.addmm(y_NO.to(up_OR.dtype), hidden_NR, up_OR.T, alpha=scale).to(y_NO.dtype)
@@ -274,21 +275,24 @@ class _Product(torch.autograd.Function):
         return grad_NO, None, None, None, None, None, None
 
 
-class _QuantisedLinear(torch.autograd.Function):
-    """A product with a quantised weight. The backward pass dequantises the weight again."""
+class _FrozenLinear(torch.autograd.Function):
+    """A product with a weight that is not trained. The backward pass dequantises a quantised weight again."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight_OI: QuantisedWeight, bias_O: torch.Tensor | None) -> torch.Tensor:
-        ctx.quantised = weight_OI
-        return functional.linear(x, dense(weight_OI), bias_O)
+    def forward(ctx: Any, x: torch.Tensor, weight_OI: FrozenWeight, bias_O: torch.Tensor | None) -> torch.Tensor:
+        ctx.weight = weight_OI
+        return linear(x, dense(weight_OI), bias_O)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return grad @ dense(ctx.quantised) if ctx.needs_input_grad[0] else None, None, None
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        grad_NI = matmul(grad.flatten(0, -2), dense(ctx.weight))
+        return grad_NI.view(*grad.shape[:-1], -1), None, None
 
 
-def _quantised_linear(x: torch.Tensor, weight_OI: QuantisedWeight, bias_O: torch.Tensor | None) -> torch.Tensor:
-    y: torch.Tensor = _QuantisedLinear.apply(x, weight_OI, bias_O)  # type: ignore[no-untyped-call]  # as below
+def _frozen_linear(x: torch.Tensor, weight_OI: FrozenWeight, bias_O: torch.Tensor | None) -> torch.Tensor:
+    y: torch.Tensor = _FrozenLinear.apply(x, weight_OI, bias_O)  # type: ignore[no-untyped-call]  # as below
     return y
 
 

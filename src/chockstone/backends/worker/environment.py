@@ -23,10 +23,11 @@ from chockstone.backends.training.micro_batches import TOKENS_ON_CPU, TOKENS_ON_
 # Version of how a pass computes. Increase it with any change that may round differently:
 # 1: micro-batches padded to their longest datum. 2: packed micro-batches, in which common beginnings are computed once.
 # 3: prompts of samples computed in blocks, without regard to the prompts beside them.
-ARITHMETIC: Final = 3
+# 4: on CPUs with AVX-512 of other makers than Intel, float32 products of the base model in oneDNN.
+ARITHMETIC: Final = 4
 # Version of how tokens are sampled, likewise. 1: products of MKL alone. 2: on a CPU, products of 2 to 32 decoding rows
-# in oneDNN, for models with up to 1 GiB of matrices.
-DECODING: Final = 2
+# in oneDNN, for models with up to 1 GiB of matrices. 3: on the CPUs that 4 above names, those of more rows, too.
+DECODING: Final = 3
 _CPU_FACTS: Final = Path("/proc/cpuinfo")
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
 _LENGTH_BYTES: Final = 8  # of the header at the front of a safetensors file

@@ -19,9 +19,9 @@ from chockstone.sampling.fused.cache import CacheShape, bucket_size, new_prefix
 from chockstone.sampling.fused.decoder import Decoder
 from chockstone.sampling.fused.multi_lora import MultiLoraMatmul
 from chockstone.sampling.fused.routing import FusedRouting
-from chockstone.sampling.fused.row_tiles import TILE, RowTiles
 from chockstone.sampling.fused.weights import ExpertBlock, FusedWeights
 from chockstone.sampling.network import PromptChunk, choose_tokens_per_prefill
+from chockstone.sampling.products.row_tiles import TILE, RowTiles
 from chockstone.sampling.quantised.weight import dense
 
 _BLOCK: Final = 64  # positions

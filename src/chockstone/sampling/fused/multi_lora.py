@@ -10,9 +10,10 @@ import torch
 
 from chockstone.sampling.experts.modules import expert_projections
 from chockstone.sampling.fused.adapter import Addition, FusedAdapter
-from chockstone.sampling.fused.packing import FEWEST_ROWS, MOST_ROWS
-from chockstone.sampling.fused.row_tiles import RowTiles
 from chockstone.sampling.fused.weights import ExpertBlock, FusedWeights
+from chockstone.sampling.products.matmul import is_mkl_slow, linear
+from chockstone.sampling.products.packing import FEWEST_ROWS, MOST_ROWS
+from chockstone.sampling.products.row_tiles import RowTiles
 from chockstone.sampling.quantised.weight import FrozenWeight, dense
 
 _FEW_ROWS: Final = 256
@@ -47,9 +48,11 @@ class MultiLoraMatmul:
         self._first = self._ranges[0][0]
         self._turned: dict[int, torch.Tensor] = {}  # views of weights of the first adapter
         self._is_uniform = len(self._ranges) == 1
-        # With several threads, a product of few rows is fastest with the weights on the left, split into blocks.
+        # With several threads, MKL multiplies few rows fastest with the weights on the left, split into blocks.
         is_cpu = weights.embedding.device.type == "cpu"
-        self._is_transposed = is_cpu and start <= _FEW_ROWS and torch.get_num_threads() > 1
+        self._is_in_onednn = is_cpu and is_mkl_slow() and start > MOST_ROWS
+        is_few = start <= _FEW_ROWS and not self._is_in_onednn
+        self._is_transposed = is_cpu and is_few and torch.get_num_threads() > 1
         self._is_packing = is_decoding and FEWEST_ROWS <= start <= MOST_ROWS
 
     def product(self, number: int, x: torch.Tensor) -> torch.Tensor:
@@ -74,7 +77,8 @@ class MultiLoraMatmul:
         weight = self._first.weights[number]
         is_plain = self._is_uniform and self._matrices[number].bias is None
         is_packed = self._is_packing and self._packed.has(number, weight)
-        is_apart = self._tiles is not None or is_packed or (self._is_transposed and weight.numel() > _SMALL)
+        is_elsewhere = self._tiles is not None or is_packed or self._is_in_onednn
+        is_apart = is_elsewhere or (self._is_transposed and weight.numel() > _SMALL)
         if is_apart or not is_plain:
             return residual.add_(self.product(number, x))
         residual.addmm_(x, self._turn(weight, number))
@@ -118,6 +122,8 @@ class MultiLoraMatmul:
         if self._is_packing and self._packed.has(number, frozen):
             y = self._packed.product(number, x)
             return y if bias is None else y.add_(bias)
+        if self._is_in_onednn:
+            return linear(x, dense(frozen), bias)
         if not self._is_transposed:
             turned = self._turn(frozen, number)
             return torch.mm(x, turned) if bias is None else torch.addmm(bias, x, turned)

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from chockstone.sampling.experts.modules import AdaptableExperts, expert_projections, make_experts_adaptable
-from chockstone.sampling.fused.packing import PackedMatrices
+from chockstone.sampling.products.packing import PackedMatrices
 from chockstone.sampling.quantised.linear import QuantisedLinear, frozen_weight
 from chockstone.sampling.quantised.weight import FrozenWeight, QuantisedWeight
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from chockstone.sampling.fused import row_tiles
-from chockstone.sampling.fused.row_tiles import TILE, RowTiles
+from chockstone.sampling.products import row_tiles
+from chockstone.sampling.products.matmul import matmul
+from chockstone.sampling.products.row_tiles import TILE, RowTiles
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -34,15 +35,15 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(dtype: torch.dtype, thr
 
 def count_sizes(monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], None]) -> list[int]:
     """The numbers of rows that are multiplied from now on; ``change`` is made to each product."""
-    real, sizes = torch.mm, []
+    sizes = []
 
-    def mm(x: torch.Tensor, weight: torch.Tensor, **options: torch.Tensor) -> torch.Tensor:
+    def count(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         sizes.append(len(x))
-        product = real(x, weight, **options)
+        product = matmul(x, weight)
         change(product)
         return product
 
-    monkeypatch.setattr(row_tiles.torch, "mm", mm)
+    monkeypatch.setattr(row_tiles, "matmul", count)
     return sizes
 
 

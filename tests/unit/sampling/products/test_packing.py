@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from chockstone.sampling.fused import packing
 from chockstone.sampling.fused.llama import FusedLlama
-from chockstone.sampling.fused.packing import PackedMatrices
+from chockstone.sampling.products import packing
+from chockstone.sampling.products.packing import PackedMatrices
 from support.sampling.making import Served, llama, mixed_requests, qwen3, tokens_of
 
 WEIGHTS = [torch.randn(128, 64), torch.randn(64, 128), torch.randn(8, 8)]

@@ -13,6 +13,8 @@ from typing import Final
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name everyone reads
 
+from chockstone.sampling.products.matmul import matmul
+
 TILE: Final = 16  # rows of the smallest tile; the last rows of a product are padded to it
 _MOST_ELEMENTS: Final = 1 << 22  # of a product that is tried: an output layer takes long
 
@@ -29,17 +31,17 @@ class RowTiles:
         """``x @ weight``."""
         rows, known = len(x_NK), self._product(weight_KM)
         if not known.is_exact:
-            return torch.cat([torch.mm(x_NK[row : row + 1], weight_KM) for row in range(rows)])
+            return torch.cat([matmul(x_NK[row : row + 1], weight_KM) for row in range(rows)])
         padded = rows + -rows % TILE
         if padded > rows:
             x_NK = F.pad(x_NK, (0, 0, 0, padded - rows))
         if known.agrees(padded, weight_KM):
-            return torch.mm(x_NK, weight_KM)[:rows]
+            return matmul(x_NK, weight_KM)[:rows]
         y_NM = x_NK.new_empty(padded, weight_KM.shape[1])
         start = 0
         while start < padded:
             size = known.largest(padded - start, weight_KM)
-            torch.mm(x_NK[start : start + size], weight_KM, out=y_NM[start : start + size])
+            y_NM[start : start + size] = matmul(x_NK[start : start + size], weight_KM)
             start += size
         return y_NM[:rows]
 
@@ -61,7 +63,7 @@ class _Product:
     def __init__(self, weight_KM: torch.Tensor, most_rows: int) -> None:
         self._most_rows = most_rows
         tile_NK = _draw_rows(TILE, weight_KM)
-        self.is_exact = torch.equal(torch.mm(tile_NK.roll(5, 0), weight_KM), torch.mm(tile_NK, weight_KM).roll(5, 0))
+        self.is_exact = torch.equal(matmul(tile_NK.roll(5, 0), weight_KM), matmul(tile_NK, weight_KM).roll(5, 0))
         self._agrees = {TILE: True}
 
     def agrees(self, rows: int, weight_KM: torch.Tensor) -> bool:
@@ -69,8 +71,8 @@ class _Product:
             return False
         if rows not in self._agrees:
             x_NK = _draw_rows(rows, weight_KM)
-            tiles_NM = [torch.mm(x_NK[row : row + TILE], weight_KM) for row in range(0, rows, TILE)]
-            self._agrees[rows] = torch.equal(torch.mm(x_NK, weight_KM), torch.cat(tiles_NM))
+            tiles_NM = [matmul(x_NK[row : row + TILE], weight_KM) for row in range(0, rows, TILE)]
+            self._agrees[rows] = torch.equal(matmul(x_NK, weight_KM), torch.cat(tiles_NM))
         return self._agrees[rows]
 
     def largest(self, rows: int, weight_KM: torch.Tensor) -> int:
