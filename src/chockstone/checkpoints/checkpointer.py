@@ -30,7 +30,7 @@ from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 from chockstone.checkpoints.errors import CheckpointError, InvalidName, SaveFailed
 from chockstone.checkpoints.format.layout import Member
@@ -59,6 +59,7 @@ from chockstone.checkpoints.stores.store import Store, check_name, open_store
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_FOLLOWED_BYTES: Final = 16 * 1024**2  # a smaller state is copied in a few milliseconds, which a writer cannot use
 
 
 class Checkpointer:
@@ -105,9 +106,8 @@ class Checkpointer:
         self._bytes_per_second = bytes_per_second or math.inf
         self._clock = Clock(now)
         self._buffers = Buffers(buffers)
-        self._last: SaveHandle | None = None  # saves are written one after the other
         self._lock = threading.RLock()
-        self._handles: list[SaveHandle] = []
+        self._handles: list[SaveHandle] = []  # saves are written one after the other, in this order
         self._closed = False
         self._has_saved = not scan_store
         self._skipped: set[str] = set()  # by restores and loads, as damaged: a save may take their names
@@ -263,7 +263,10 @@ class Checkpointer:
         return list_checkpoints(self.store, self.prefix)
 
     def wait(self) -> None:
-        """Wait until every save so far has ended. Errors stay on their handles."""
+        """Wait until every save so far has ended. Errors stay on their handles.
+
+        In a signal handler it does not wait for the ``save`` that the handler interrupts.
+        """
         pending = self._pending()
         for handle in pending:
             handle.hurry()
@@ -271,9 +274,15 @@ class Checkpointer:
             handle._wait()
 
     def close(self) -> None:
-        """Wait for running saves; the checkpointer accepts no further ones. Ctrl-C while waiting abandons them."""
+        """Wait for running saves; the checkpointer accepts no further ones. Ctrl-C while waiting abandons them.
+
+        In a signal handler it abandons the ``save`` that the handler interrupts.
+        """
         with self._lock:
             self._closed = True
+            for handle in self._handles:
+                if handle._caller == threading.get_ident():
+                    handle.abandon()
         try:
             self.wait()
         except BaseException:
@@ -344,11 +353,11 @@ class Checkpointer:
             turn = SaveHandle("")
             self._coordinator.decline(error, turn=turn, previous=self._queue(turn))
 
-    def _queue(self, handle: SaveHandle) -> SaveHandle | None:
-        """Append a save to the queue; returns the save before it."""
+    def _queue(self, handle: SaveHandle) -> list[SaveHandle]:
+        """Queue a save, in a signal handler before the save that the handler interrupts; returns those before it."""
         with self._lock:
-            self._handles.append(handle)
-            previous, self._last = self._last, handle
+            previous = self._pending()
+            self._handles.insert(self._count_reachable(), handle)
         return previous
 
     def _ticket(self) -> Future[Snapshotter]:
@@ -366,12 +375,14 @@ class Checkpointer:
     def _copy_and_write(
         self, snapshotter: Snapshotter, state: Mapping[str, object], request: SaveRequest, handle: SaveHandle
     ) -> None:
-        """The writer follows the copy. Among ranks it begins after the copy, when this rank can promise its part."""
+        """The writer follows the copy of a large state. Among ranks it begins after the copy, when this rank can
+        promise its part."""
         copy: SnapshotCopy | None = None
-        writer: threading.Thread | None = None
+        owner = threading.Lock()  # of the buffer: the writer takes it when it begins, or this call if it fails before
         try:
             copy = snapshotter.begin(flatten(state), **self._coordinator.rank_arguments())
-            if self._coordinator.has_peers:
+            is_followed = not self._coordinator.has_peers and copy.snapshot.tensor_bytes >= _FOLLOWED_BYTES
+            if not is_followed:
                 copy.run(handle.is_abandoned)
             job = SaveJob(
                 self.store,
@@ -387,31 +398,39 @@ class Checkpointer:
             )
             with self._lock:
                 self._refuse_closed()
+                if not self._coordinator.has_peers:
+                    handle._caller = threading.get_ident()
                 previous = self._queue(handle)
             writer = threading.Thread(
                 target=copy_context().run,  # the writer's log lines say as much as the caller's
-                args=(self._write, job, snapshotter, previous),
+                args=(self._write, job, snapshotter, previous, owner),
                 name="chockstone-save",
                 daemon=True,
             )
             writer.start()
-            if not self._coordinator.has_peers:
+            if is_followed:
                 copy.run(handle.is_abandoned)
         except BaseException as error:
-            could_not_start = isinstance(error, RuntimeError) and writer is not None and writer.ident is None
-            if copy is None or writer is None or could_not_start:
+            if owner.acquire(blocking=False):
                 self._buffers.release(snapshotter)
                 handle._fail(error, seen=True)
                 self._decline(error)
-            else:  # the writer may run, and then it owns the buffer
+            else:
+                assert copy is not None
                 handle.abandon()
                 copy.snapshot.progress.fail(error)
             raise
+        finally:
+            handle._caller = None
 
-    def _write(self, job: SaveJob, snapshotter: Snapshotter, previous: SaveHandle | None) -> None:
+    def _write(
+        self, job: SaveJob, snapshotter: Snapshotter, previous: Sequence[SaveHandle], owner: threading.Lock
+    ) -> None:
+        if not owner.acquire(blocking=False):
+            return  # the caller was interrupted, and has ended the save
         try:
-            if previous is not None:
-                previous._wait()
+            for handle in previous:
+                handle._wait()
             saved = self._coordinator.write(job)
             self._has_saved = True
         except CopyFailed as failed:
@@ -427,8 +446,16 @@ class Checkpointer:
             job.handle._finish(saved)
 
     def _pending(self) -> list[SaveHandle]:
+        """Saves that have not ended, of those that a caller may wait for."""
         with self._lock:
-            return [handle for handle in self._handles if not handle.done()]
+            return [handle for handle in self._handles[: self._count_reachable()] if not handle.done()]
+
+    def _count_reachable(self) -> int:
+        """How many saves a caller may wait for: in a signal handler those before the save that it interrupts, which
+        cannot continue before the handler returns."""
+        caller = threading.get_ident()
+        interrupted = (index for index, handle in enumerate(self._handles) if handle._caller == caller)
+        return next(interrupted, len(self._handles))
 
     def _raise_unseen(self) -> None:
         with self._lock:

@@ -5,13 +5,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chockstone.checkpoints import Checkpointer
+from chockstone.checkpoints import checkpointer as checkpointer_module
 from chockstone.checkpoints.errors import (
     CheckpointError,
     InvalidName,
@@ -21,7 +23,7 @@ from chockstone.checkpoints.errors import (
 )
 from chockstone.checkpoints.saving import tensor_copies
 from chockstone.checkpoints.saving.copy_progress import CopyProgress
-from chockstone.checkpoints.saving.snapshot import Snapshotter
+from chockstone.checkpoints.saving.snapshot import Snapshot, SnapshotCopy, Snapshotter
 from chockstone.checkpoints.stores.file_store import FileStore
 from chockstone.checkpoints.stores.store import Sink
 from support.archives import assert_same
@@ -74,20 +76,69 @@ class FailingStore(FileStore):
         raise CheckpointError("the disk is on fire")
 
 
-def copy_last_piece_after(event: threading.Event, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
-    """Have the copy of a state of 40 MB wait before its last piece, and raise there if it ``fails``."""
+def large(value: float) -> dict[str, Any]:
+    """A state of 40 MB, whose writer follows the copy."""
+    return {"w": full(10_000_000, value)}
+
+
+def call_before_last_piece(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first copy of a large state call ``call`` in the thread of its caller."""
     moved = iter(range(100))
     move = tensor_copies.move
 
-    def wait_and_move(target: int, source: int, size: int) -> None:
+    def call_and_move(target: int, source: int, size: int) -> None:
         if next(moved) == 4:
-            assert event.wait(60)
-            if fails:
-                raise OSError("the device is gone")
+            call()
         move(target, source, size)
 
-    monkeypatch.setattr(tensor_copies, "move", wait_and_move)
+    monkeypatch.setattr(tensor_copies, "move", call_and_move)
     monkeypatch.setattr(tensor_copies, "_count_helpers", lambda _: 0)
+
+
+def copy_last_piece_after(event: threading.Event, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+    """Have the copy of a large state wait before its last piece, and raise there if it ``fails``."""
+
+    def wait() -> None:
+        assert event.wait(60)
+        if fails:
+            raise OSError("the device is gone")
+
+    call_before_last_piece(wait, monkeypatch)
+
+
+def interrupt_copy(number: signal.Signals, store: WatchedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a signal before the last piece of a large state, when its first bytes are written."""
+
+    def interrupt() -> None:
+        assert store.first_bytes.wait(60)
+        signal.raise_signal(number)
+
+    call_before_last_piece(interrupt, monkeypatch)
+
+
+def call_at_writer_start(call: Callable[[Callable[[], None]], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first writer that is started call ``call`` instead, with the function that starts it."""
+    start = threading.Thread.start
+    is_first = True
+
+    def call_instead(thread: threading.Thread) -> None:
+        nonlocal is_first
+        if thread.name == "chockstone-save" and is_first:
+            is_first = False
+            call(lambda: start(thread))
+        else:
+            start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", call_instead)
+
+
+@contextmanager
+def handling_sigusr1(call: Callable[[], object]) -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, lambda *_: call())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.fixture
@@ -176,6 +227,160 @@ def test_a_save_that_is_refused_gives_its_memory_back_when_the_copy_has_ended(
         checkpointer.save({"w": full(10_000_000, 3.0)}, step=1).result()
 
     assert released == [True]
+
+
+@pytest.mark.parametrize(("floats", "order"), [(10, ["copied", "started"]), (10_000_000, ["started", "copied"])])
+def test_only_the_writer_of_a_large_state_is_started_before_the_copy(
+    floats: int, order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    run = SnapshotCopy.run
+
+    def run_and_note(copy: SnapshotCopy, is_abandoned: Callable[[], bool]) -> Snapshot:
+        snapshot = run(copy, is_abandoned)
+        seen.append("copied")
+        return snapshot
+
+    def note_and_start(start: Callable[[], None]) -> None:
+        seen.append("started")
+        start()
+
+    monkeypatch.setattr(SnapshotCopy, "run", run_and_note)
+    call_at_writer_start(note_and_start, monkeypatch)
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"x": zeros(floats)}, step=1)
+
+    assert seen == order
+
+
+@pytest.mark.parametrize("state", [{"x": 1}, large(1.0)], ids=["without tensors", "large"])
+def test_an_archive_is_committed_after_its_copy_has_ended(
+    state: dict[str, Any], gated: GatedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all bytes are written before the caller has said so."""
+    waits, is_committing = threading.Event(), threading.Event()
+    committed_at_end: list[bool] = []
+    end, wait_until_made = CopyProgress.end, CopyProgress.wait_until_made
+    gate_wait = gated.gate.wait
+
+    def wait_and_end(progress: CopyProgress) -> None:
+        assert waits.wait(60)
+        committed_at_end.append(is_committing.is_set())
+        end(progress)
+
+    def note_and_wait(progress: CopyProgress) -> None:
+        waits.set()
+        wait_until_made(progress)
+
+    def note_commit(timeout: float) -> bool:
+        is_committing.set()
+        waits.set()
+        return gate_wait(timeout)
+
+    monkeypatch.setattr(checkpointer_module, "_FOLLOWED_BYTES", 0)
+    monkeypatch.setattr(CopyProgress, "end", wait_and_end)
+    monkeypatch.setattr(CopyProgress, "wait_until_made", note_and_wait)
+    monkeypatch.setattr(gated.gate, "wait", note_commit)
+    gated.gate.set()
+    with Checkpointer(gated) as checkpointer:
+        saved = checkpointer.save(state, step=1).result()
+
+    assert committed_at_end == [False]
+    assert 0 < saved.blocked_seconds <= saved.seconds
+
+
+def test_ctrl_c_while_a_writer_follows_the_copy_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = WatchedStore(tmp_path)
+    with Checkpointer(store) as checkpointer:
+        with monkeypatch.context() as patch:
+            interrupt_copy(signal.SIGINT, store, patch)
+            with pytest.raises(KeyboardInterrupt):
+                checkpointer.save(large(1.0), step=1)
+
+        checkpointer.save(large(2.0), step=2).result(60)
+        assert [found.name for found in checkpointer.checkpoints()] == ["step-00000002"]
+
+    assert partials(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_ctrl_c_while_the_writer_is_started_ends_the_save(
+    is_started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(start: Callable[[], None]) -> None:
+        if is_started:
+            start()
+        signal.raise_signal(signal.SIGINT)
+
+    with Checkpointer(tmp_path) as checkpointer:
+        with monkeypatch.context() as patch:
+            call_at_writer_start(interrupt, patch)
+            with pytest.raises(KeyboardInterrupt):
+                checkpointer.save({"x": 1}, step=1)
+
+        checkpointer.save({"x": 2}, step=2).result(60)
+        names = [found.name for found in checkpointer.checkpoints()]
+
+    assert names == ["step-00000002"] or (is_started and names == ["step-00000001", "step-00000002"])
+    assert partials(tmp_path) == []
+
+
+@pytest.mark.parametrize("floats", [10, 10_000_000])
+def test_a_signal_handler_saves_while_it_interrupts_a_copy(
+    floats: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WatchedStore(tmp_path)
+    steps: list[int | None] = []
+
+    def save() -> None:
+        steps.append(checkpointer.save({"w": full(floats, 2.0)}, step=2).result(60).step)
+        checkpointer.wait()
+
+    with Checkpointer(store, buffers=2) as checkpointer, handling_sigusr1(save):
+        interrupt_copy(signal.SIGUSR1, store, monkeypatch)
+        steps.append(checkpointer.save(large(1.0), step=1).result(60).step)
+        values = [checkpointer.load(name=found.name)["w"][-1].item() for found in checkpointer.checkpoints()]
+
+    assert steps == [2, 1]
+    assert sorted(values) == [1.0, 2.0]
+
+
+def test_a_signal_handler_saves_before_the_writer_of_the_interrupted_save_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int | None] = []
+
+    def save() -> None:
+        steps.append(checkpointer.save({"x": 2}, step=2).result(60).step)
+
+    def interrupt(start: Callable[[], None]) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        start()
+
+    with Checkpointer(tmp_path, buffers=2) as checkpointer, handling_sigusr1(save):
+        call_at_writer_start(interrupt, monkeypatch)
+        steps.append(checkpointer.save({"x": 1}, step=1).result(60).step)
+
+    assert steps == [2, 1]
+
+
+def test_a_signal_handler_that_closes_abandons_the_save_that_it_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WatchedStore(tmp_path)
+    checkpointer = Checkpointer(store, buffers=2)
+
+    def save_and_close() -> None:
+        checkpointer.save(large(2.0), step=2).result(60)
+        checkpointer.close()
+
+    interrupt_copy(signal.SIGUSR1, store, monkeypatch)
+    with handling_sigusr1(save_and_close), pytest.raises(SaveAbandoned, match="nothing of it is visible"):
+        checkpointer.save(large(1.0), step=1)
+
+    checkpointer.wait()
+    assert [entry.name for entry in store.entries()] == ["step-00000002"]
+    assert partials(tmp_path) == []
 
 
 def test_nothing_is_visible_before_the_commit(gated: GatedStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Literal
 
 from chockstone.checkpoints.ranks.peers import Peers
@@ -43,21 +44,20 @@ class RankCoordinator:
         return {} if self._peers is None else {"rank": self._peers.rank, "world_size": self._peers.world_size}
 
     def write(self, job: SaveJob) -> SavedCheckpoint:
-        """Write with low priority. A plan takes a millisecond, and the disk is idle meanwhile; the first takes longer,
-        because it looks at the store."""
-        if self._peers is None and not job.is_first:
+        """Write with low priority. A quick plan has normal priority, because the disk is idle until it is made."""
+        if self._peers is None and job.plans_quickly:
             return job.run(on_planned=lower_priority)
         lower_priority()
         return job.run() if self._peers is None else RankedSave(job, self._peers, self._cache).run()
 
-    def decline(self, error: BaseException, *, turn: SaveHandle, previous: SaveHandle | None) -> None:
+    def decline(self, error: BaseException, *, turn: SaveHandle, previous: Sequence[SaveHandle]) -> None:
         """When it is this save's turn, tell the other ranks that this rank does not take part, so that none waits."""
         peers = self._peers
         assert peers is not None
 
         def send() -> None:
-            if previous is not None:
-                previous._wait()
+            for handle in previous:
+                handle._wait()
             decline(peers, error)
             turn._fail(error, seen=True)
 

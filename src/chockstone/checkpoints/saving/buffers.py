@@ -15,7 +15,7 @@ class Buffers:
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ValueError(f"buffers={count!r}: at least one snapshot is needed to save anything")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may save, too
         self._free = [Snapshotter() for _ in range(count)]
         self._waiting: deque[Future[Snapshotter]] = deque()
 

@@ -65,6 +65,10 @@ class CopyProgress:
                     raise CopyFailed(self._error)
                 self._next_event()
 
+    def wait_until_made(self) -> None:
+        """Return when the caller has called ``end``. Raises CopyFailed if it never will."""
+        self.wait_for(_ALL)
+
     def wait_until_ended(self) -> None:
         """Return when no thread writes to the memory any more."""
         with self._change:

@@ -56,6 +56,7 @@ class SaveHandle:
         self._hurry = Flag()
         self._seen = False
         self._watched = False
+        self._caller: int | None = None  # the thread that is in ``save``, once the save is queued
         self._done = 0
         self._total = 0
         self._lock = threading.Lock()

@@ -54,6 +54,11 @@ class SaveJob:
     was_skipped: bool = False  # a restore has skipped the archive of this name as damaged
     bytes_per_second: float = math.inf
 
+    @property
+    def plans_quickly(self) -> bool:
+        """Whether the plan looks at one name of the store. Others list archives or read them."""
+        return not (self.is_first or self.was_skipped or self.request.admission.quota_bytes is not None)
+
     def run(self, *, on_planned: Callable[[], None] = lambda: None) -> SavedCheckpoint:
         """``on_planned`` is called when nothing is left but to write."""
         files, manifest, layout = self.plan()
@@ -86,6 +91,7 @@ class SaveJob:
         return files, manifest, layout
 
     def commit(self, sink: Sink) -> None:
+        self.snapshot.progress.wait_until_made()
         if self.handle.is_abandoned():
             raise SaveAbandoned(f"the save of {self.request.name!r} was abandoned; nothing of it is visible")
         sink.commit(overwrite=self.request.overwrite)

@@ -128,10 +128,7 @@ def move_all(
     """
     pieces = list(_cut(moves))
     work = _MoveWork(pieces, is_abandoned, on_moved)
-    for _ in range(_count_helpers(pieces)):
-        with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
-            _thread.start_new_thread(work.help, ())  # Thread.start would wait until the thread runs
-    work.finish()
+    work.run(helpers=_count_helpers(pieces))
     if work.is_abandoned:
         raise _abandoned()
 
@@ -154,22 +151,25 @@ class _MoveWork:
         self._helping = 0  # helpers that are in a piece; a signal can interrupt the caller anywhere, but no helper
         self.is_abandoned = False
 
-    def help(self) -> None:
+    def run(self, *, helpers: int) -> None:
+        """Work, and return when no thread writes to the memory any more, also when it raises."""
+        try:
+            for _ in range(helpers):
+                with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
+                    _thread.start_new_thread(self._help, ())  # Thread.start would wait until the thread runs
+            while (piece := self._take(as_helper=False)) is not None:
+                self._move(piece)
+            self._stop()
+        except BaseException:
+            self._stop()
+            raise
+
+    def _help(self) -> None:
         while (piece := self._take(as_helper=True)) is not None:
             self._move(piece)
             with self._change:
                 self._helping -= 1
                 self._change.notify_all()
-
-    def finish(self) -> None:
-        """Work, too, and return when no thread writes to the memory any more, also when it raises."""
-        try:
-            while (piece := self._take(as_helper=False)) is not None:
-                self._move(piece)
-        except BaseException:
-            self._stop()
-            raise
-        self._stop()
 
     def _stop(self) -> None:
         interrupt: BaseException | None = None
@@ -244,7 +244,7 @@ def _plain_types() -> frozenset[type]:
 
 
 def _abandoned() -> SaveAbandoned:
-    return SaveAbandoned("the save was abandoned while its state was being copied; nothing was written")
+    return SaveAbandoned("the save was abandoned while its state was being copied; nothing of it is visible")
 
 
 def place_of(start: int, shape: tuple[int, ...], itemsize: int) -> Place:

@@ -160,6 +160,37 @@ def test_an_interrupt_waits_until_no_thread_writes_to_the_memory(
     assert ended.is_set()
 
 
+def test_an_interrupt_between_the_starts_of_threads_waits_for_those_that_run(
+    moves: tuple[np.ndarray, np.ndarray, list[MemoryMove]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, stops, ended = threading.Event(), threading.Event(), threading.Event()
+    start_new_thread, stop = _thread.start_new_thread, tensor_copies._MoveWork._stop
+
+    def start_and_interrupt(*arguments: Any) -> None:
+        start_new_thread(*arguments)
+        assert begun.wait(30)
+        raise KeyboardInterrupt
+
+    def move(*_: int) -> None:
+        begun.set()
+        assert stops.wait(30)
+        ended.set()
+
+    def note_and_stop(work: Any) -> None:
+        stops.set()
+        stop(work)
+
+    monkeypatch.setattr(_thread, "start_new_thread", start_and_interrupt)
+    monkeypatch.setattr(tensor_copies, "move", move)
+    monkeypatch.setattr(tensor_copies._MoveWork, "_stop", note_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        move_all(moves[2])
+    is_ended = ended.is_set()
+    stops.set()
+
+    assert is_ended
+
+
 def test_short_copies_are_made_by_the_caller_alone(
     moves: tuple[np.ndarray, np.ndarray, list[MemoryMove]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
