@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -30,7 +31,9 @@ def test_a_gap_is_waited_for() -> None:
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    assert not reached.wait(0.05)
+    while not (progress._ranges and progress._is_reading):  # it has read of the range, and waits for more
+        assert not reached.is_set()
+        time.sleep(0.001)
     progress.advance(0, 10)
     waiter.join(30)
 
