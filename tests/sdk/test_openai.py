@@ -306,7 +306,7 @@ def test_stored_answers_are_shown_and_deleted(client: OpenAI, keyed: LiveServer)
 
 
 def test_users_share_no_prefix_cache(client: OpenAI, keyed: LiveServer) -> None:
-    """Neither the tokens nor the time of an answer tell what another user has asked."""
+    """The count of cached tokens of an answer does not tell what another user has asked."""
     secret: Any = [{"role": "user", "content": "The rope of Ann is red. " * 40}]
     first, again = ask(client, messages=secret), ask(client, messages=secret)
     with OpenAI(base_url=f"{keyed.url}/v1", api_key=KEYS["bob"]) as bob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -21,6 +22,9 @@ class ScriptedGapMeter:
         self.found = list(found) or [measured()]
         self.gap_limit = limit
         self.asked: list[SampledWeights] = []
+        self.gate = asyncio.Event()  # measurements wait for it
+        self.gate.set()
+        self.failure: Exception | None = None  # that they raise
         self.exceeding: list[SamplerGap] = []
         self.report: Callable[[SamplerGap], Awaitable[None]] = _report_nothing
 
@@ -30,6 +34,9 @@ class ScriptedGapMeter:
 
     async def measure_gaps(self, weights: SampledWeights) -> Sequence[SamplerGap]:
         self.asked.append(weights)
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
         gaps = [replace(gap, base_model=weights.base_model, archive=weights.archive) for gap in self.found]
         for gap in gaps:
             if gap.was_asked:

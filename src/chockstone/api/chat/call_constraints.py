@@ -16,8 +16,14 @@ _VALUES: Final = frozenset({"const", "default", "enum", "examples"})  # keywords
 _NAMED: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
 
 
-def call_constraint(tool_format: str, tools: Sequence[Tool]) -> Schema | None:
-    """The answer is one call of one of the tools, and its arguments match their schema."""
+def call_constraint(tool_format: str, tools: Sequence[Tool], strict: Collection[str] | None = None) -> Schema | None:
+    """The answer is one call of one of the tools, and its arguments match their schema.
+
+    ``strict``: the tools for which that must hold; None: all. Arguments of the others are any object if their schema
+    refers to what is outside of itself.
+    """
+    if strict is not None:
+        tools = [_any_object(tool) if _name(tool) not in strict and refers_elsewhere(tool) else tool for tool in tools]
     if tool_format == "qwen_xml" or (schema := _call_schema(tool_format, tools, strict=None)) is None:
         return None
     begin, end = FORMATS[tool_format].begin, FORMATS[tool_format].end
@@ -42,6 +48,24 @@ def strict_constraint(
     if tool_format == "llama3":
         return {"json_schema": schema, "prefix": begin, "mark": begin, "bare": not has_text}
     return {"json_schema": schema, "prefix": f"{begin}\n", "suffix": f"\n{end}", "mark": begin}
+
+
+def refers_elsewhere(tool: Tool) -> bool:
+    """Whether the schema of its arguments refers to something outside of itself."""
+    try:
+        _moved(tool["function"]["parameters"], "#")
+    except _Elsewhere:
+        return True
+    return False
+
+
+def _any_object(tool: Tool) -> Tool:
+    return {**tool, "function": {**tool["function"], "parameters": {"type": "object"}}}
+
+
+def _name(tool: Tool) -> str:
+    name: str = tool["function"]["name"]
+    return name
 
 
 def _listed(schema: Schema) -> Schema:
@@ -96,7 +120,7 @@ def _moved(schema: Any, root: str) -> Any:  # Any: plain JSON
 
 def _moved_value(keyword: str, value: Any, root: str) -> Any:  # Any: plain JSON
     if keyword == "$ref" and isinstance(value, str):
-        if not value.startswith("#"):
+        if value != "#" and not value.startswith("#/"):  # an anchor would need its own new place
             raise _Elsewhere
         return root + value[1:]
     if keyword in _NAMED and isinstance(value, dict):  # schemas by names, which may be those of keywords

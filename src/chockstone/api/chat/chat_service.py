@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import orjson
 from fastapi import Depends, Request
 
-from chockstone.api.chat.call_constraints import call_constraint, strict_constraint
+from chockstone.api.chat.call_constraints import call_constraint, refers_elsewhere, strict_constraint
 from chockstone.api.chat.generation import BeforeEnd, Reading, TextGeneration
 from chockstone.api.chat.orders import Conversation, GenerationParameters, PlainPrompt, Prompt, TokenPrompt
 from chockstone.api.chat.served_model import ListedModel, NamedModel, ServedModels
@@ -179,16 +179,17 @@ class ChatService:
         strict = prompt.strict_tools.intersection(tool["function"]["name"] for tool in tools)
         constraint = None
         if prompt.must_call and self.can_constrain and (strict or not self._samples_by_vllm):
-            constraint = call_constraint(tool_format, tools)
+            constraint = call_constraint(tool_format, tools, strict or None)
         elif strict and self.can_constrain:
             constraint = strict_constraint(tool_format, tools, strict, has_text=bool(prompt.begin.strip()))
         if strict and constraint is None:
-            why = (
-                f"the model writes calls as {tool_format!r}, or a schema refers to what is outside of it"
-                if self.can_constrain
-                else "this server has no constrained decoding (its extra 'constrained')"
-            )
-            raise BadParameter(f"tool {min(strict)!r} cannot be strict here: {why}; leave out strict", param="tools")
+            held = {tool["function"]["name"]: tool for tool in tools if tool["function"]["name"] in strict}
+            name, why = min(held), f"the model writes calls as {tool_format!r}"
+            if not self.can_constrain:
+                why = "this server has no constrained decoding (its extra 'constrained')"
+            elif failed := [each for each, tool in held.items() if refers_elsewhere(tool)]:
+                name, why = failed[0], "its schema refers to what is outside of it, or to an anchor or an $id"
+            raise BadParameter(f"tool {name!r} cannot be strict here: {why}; leave out strict", param="tools")
         return constraint
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing
 from typing import Annotated, Any, Final
 
 import orjson
-from fastapi import Path, Response
+from fastapi import Path, Request, Response
 
 from chockstone.api.chat.chat_service import ChatService
 from chockstone.api.chat.generation import BeforeEnd, Delta, TextGeneration
@@ -18,7 +18,7 @@ from chockstone.api.openai.events import DONE, encode_data
 from chockstone.api.vendors.error_shapes import error_body
 from chockstone.api.vendors.paths import Vendor
 from chockstone.engine.conversations import KeptConversation
-from chockstone.wire.failures import BadRequest, RequestError
+from chockstone.wire.failures import BadParameter, BadRequest, RequestError
 
 StoredId = Annotated[str, Path(max_length=100, description="the id of the answer")]
 PlainJson = dict[str, Any]  # Any: plain JSON
@@ -61,6 +61,16 @@ async def whole_answer(encode: Callable[[], PlainJson], *, tokens: int) -> Respo
 async def shown_answer(show: Callable[[KeptConversation], PlainJson], kept: KeptConversation) -> Response:
     """A stored answer, which may be large."""
     return Response(await asyncio.to_thread(lambda: orjson.dumps(show(kept))), media_type="application/json")
+
+
+def refuse_query(request: Request, *, known: Collection[str] = ()) -> None:
+    """Raises BadParameter for a query parameter of another name."""
+    for name in request.query_params:
+        if name not in known:
+            param = name.removesuffix("[]")[:100]  # as clients write lists
+            raise BadParameter(
+                f"query parameter {param!r} is not supported for a stored answer; leave it out", param=param
+            )
 
 
 async def stream_chunks(

@@ -60,6 +60,7 @@ async def check_sampler(request: CheckSamplerRequest, context: ContextDep, calle
     """Run the probe now, on each vLLM server of the model, and record what it finds.
 
     Answers when each server has loaded the adapter and the worker has scored the probe. Refused without vLLM servers.
+    A user has one check at a time (429); checks of the same weights share one measurement.
     """
     context.refuse_when_stopping()
     path, source = await _source(context, caller, request.sampler)
@@ -84,9 +85,9 @@ async def _source(context: Context, caller: Caller, sampler: str) -> tuple[str |
 
 
 def _server_of(gaps: Sequence[SamplerGap], limit: float | None) -> Literal["vllm", "worker"] | None:
-    if limit is None or any(gap.is_within(limit) for gap in gaps):
-        return "vllm"
-    return "worker" if any(gap.was_asked for gap in gaps) else None
+    if not any(gap.was_asked for gap in gaps):
+        return None
+    return "vllm" if limit is None or any(gap.is_within(limit) for gap in gaps) else "worker"
 
 
 def _report(gap: SamplerGap | SamplerGapRow, *, measured_at: datetime, limit: float | None) -> SamplerGapReport:

@@ -55,6 +55,7 @@ class MergedModel:
     companions: Mapping[str, bytes]  # files of the tokenizer and the generation settings
     shapes: Mapping[str, tuple[int, ...]]  # of all weights, by their names in memory
     names: Mapping[str, str]  # by the key of an output: the weight that it is, or is a part of; not for unused tensors
+    embedding: str  # name of the input embeddings' weight
     head: str  # name of the output layer's weight
     is_tied: bool  # the output layer has no weight of its own, unless the outputs have one
 
@@ -106,6 +107,7 @@ def open_merged(archive: Archive, base: Path) -> Iterator[MergedModel]:
             companions,
             layout.shapes,
             {output.key: name for output in outputs if (name := layout.name(output.key)) is not None},
+            layout.embedding,
             layout.head,
             layout.is_tied and not merging.unties,
         )

@@ -55,7 +55,7 @@ class WeightUploads:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._part = f"{_PART}{secrets.token_hex(4)}-"  # of files that this server receives
+        self._part = f"{_PART}{secrets.token_hex(4)}-"  # of files that this server writes
         self._added: set[str] = set()  # by this server
 
     def add(self, upload: WeightUpload, *, reserve_bytes: int) -> None:
@@ -73,7 +73,7 @@ class WeightUploads:
         self._added.add(upload.upload_id)
         place.mkdir()
         facts = {**asdict(upload), "expires_at": upload.expires_at.isoformat()}
-        part = place / f"{_FACTS}{_PART}"
+        part = place / f"{_FACTS}{self._part}"
         part.write_text(json.dumps(facts))
         part.rename(place / _FACTS)
 

@@ -1,7 +1,7 @@
 """Marked text: grammars of text that is free up to a mark, behind which JSON follows.
 
 Free text is any text and any added token that is no special one, such as ``<think>``. A mark is one whether it is
-written as its own token or spelled out in others, because who reads the text cannot tell these apart.
+written as its own token or spelled out in others, because the parser cannot tell them apart.
 """
 
 from __future__ import annotations

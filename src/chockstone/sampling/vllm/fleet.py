@@ -108,6 +108,7 @@ class Fleet:
         and what ``exact`` raises. Without ``exact`` no gap is measured.
         """
         weights = _Weights(model, files, exact)
+        self._repeat_failed_probes(weights)
         first = await self._choose(request, weights)
         if first is None:
             return None
@@ -219,6 +220,15 @@ class Fleet:
             return False
         measure = partial(self._measure_gap, server, weights, exact)
         return await server.gaps.measure_once(weights.model, exact.archive, measure)
+
+    def _repeat_failed_probes(self, weights: _Weights) -> None:
+        """In the background: this sample and others go where they would without."""
+        if (exact := weights.exact) is None:
+            return
+        for server in self._servers:
+            if server.is_up and weights.model in server.abilities:
+                measure = partial(self._measure_gap, server, weights, exact)
+                server.gaps.repeat_failed(weights.model, exact.archive, measure)
 
     async def _measure_or_explain(self, server: VllmServer, weights: _Weights, exact: ExactPath) -> SamplerGap:
         try:

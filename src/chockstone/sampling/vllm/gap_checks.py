@@ -1,11 +1,13 @@
 """Gap checks of one vLLM server: each set of weights is probed once, before the server samples from it.
 
-A measured gap holds until the server is lost: another process may answer then. A probe that failed is repeated later.
+A measured gap holds until the server is lost, because another process may answer then, or until a later measurement of
+the same weights has ended. A probe that failed is repeated in the background: samples do not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import OrderedDict
@@ -15,27 +17,21 @@ from typing import Final
 
 from chockstone.wire.sampler_gap import SamplerGap
 
+log = logging.getLogger(__name__)
 Measure = Callable[[], Awaitable[SamplerGap]]
-_KEPT: Final = 10_000  # sets of weights; those that were not asked for longest are forgotten
+_KEPT: Final = 10_000  # sets of weights; the least recently asked are dropped
 _RETRY_SECONDS: Final = 60.0  # after a probe that could not measure the gap
 _RECENT_SECONDS: Final = 3600.0
 
 
 @dataclass(slots=True, eq=False)
 class _Check:
-    measuring: asyncio.Task[SamplerGap]
-    asked_at: float  # when a sample last asked for it
-    ended_at: float = math.inf
+    """What is known of one set of weights, and the measurement in progress."""
 
-    @property
-    def has_raised(self) -> bool:
-        task = self.measuring
-        return task.done() and (task.cancelled() or task.exception() is not None)
-
-    @property
-    def gap(self) -> SamplerGap | None:
-        """None while it is measured, and if that raised."""
-        return self.measuring.result() if self.measuring.done() and not self.has_raised else None
+    asked_at: float = -math.inf  # when a sample last asked for it
+    gap: SamplerGap | None = None  # as last measured; None: it was not measured yet
+    tried_at: float = -math.inf  # when a measurement last ended, with a gap or not
+    measuring: asyncio.Task[SamplerGap] | None = None
 
 
 class GapChecks:
@@ -45,11 +41,11 @@ class GapChecks:
         """``limit``: of the mean gap; None: nothing is measured unless ``measure`` is called."""
         self._limit = limit
         self._monotonic = monotonic
-        self._checks: OrderedDict[str, _Check] = OrderedDict()  # by weights, asked for longest ago first
+        self._checks: OrderedDict[str, _Check] = OrderedDict()  # by weights, least recently asked first
         self._tasks: set[asyncio.Task[SamplerGap]] = set()
 
     def may_serve(self, model: str, archive: str | None) -> bool:
-        """Asked for each sample. False: the gap is above the limit, or its probe failed a moment ago."""
+        """Asked for each sample. False: the gap was above the limit when it was last measured, or the probe failed."""
         if self._limit is None or (check := self._find(_name(model, archive))) is None:
             return True
         check.asked_at = self._monotonic()
@@ -62,20 +58,28 @@ class GapChecks:
         """
         if self._limit is None:
             return False
-        name = _name(model, archive)
-        check = self._find(name) or self._begin(name, measure, asked_at=self._monotonic())
-        if check.measuring.done():
+        check = self._find_or_add(_name(model, archive))
+        check.asked_at = self._monotonic()
+        if check.gap is not None:
             return False
-        await asyncio.shield(check.measuring)
+        await asyncio.shield(check.measuring or self._begin(check, measure))
         return True
 
     async def measure(self, model: str, archive: str | None, measure: Measure) -> SamplerGap:
-        """Measure now, and replace what was known. A measurement in progress is joined."""
-        name = _name(model, archive)
-        check = self._checks.get(name)
-        if check is None or check.measuring.done():
-            check = self._begin(name, measure, asked_at=-math.inf if check is None else check.asked_at)
-        return await asyncio.shield(check.measuring)
+        """Measure now. A measurement in progress is joined.
+
+        What was known holds until the measurement has ended, and stays if the measurement raises.
+        """
+        check = self._find_or_add(_name(model, archive))
+        return await asyncio.shield(check.measuring or self._begin(check, measure))
+
+    def repeat_failed(self, model: str, archive: str | None, measure: Measure) -> None:
+        """Measure in the background if the last probe failed a minute ago. Samples stay with the worker until then."""
+        if self._limit is None or (check := self._find(_name(model, archive))) is None:
+            return
+        has_failed = check.gap is not None and check.gap.trouble is not None
+        if has_failed and check.measuring is None and self._monotonic() - check.tried_at >= _RETRY_SECONDS:
+            self._begin(check, measure).add_done_callback(_log_error)
 
     def exceeding(self) -> list[SamplerGap]:
         """The gaps of weights that the server may not serve, and that samples asked for in the last hour."""
@@ -89,7 +93,7 @@ class GapChecks:
         self._checks.pop(archive, None)
 
     def forget_all(self) -> None:
-        """The server was lost, and another process may answer now."""
+        """The server was lost, and another process may answer now. A measurement in progress is not believed."""
         self._checks.clear()
 
     async def close(self) -> None:
@@ -98,34 +102,37 @@ class GapChecks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _find(self, name: str) -> _Check | None:
-        """A check that is in progress or still holds."""
-        if (check := self._checks.get(name)) is None or check.has_raised:
-            return None
-        is_trouble = check.gap is not None and check.gap.trouble is not None
-        if is_trouble and self._monotonic() - check.ended_at >= _RETRY_SECONDS:
-            return None
-        self._checks.move_to_end(name)
+        if (check := self._checks.get(name)) is not None:
+            self._checks.move_to_end(name)
         return check
 
-    def _begin(self, name: str, measure: Measure, *, asked_at: float) -> _Check:
-        task = asyncio.create_task(_run(measure))
-        check = self._checks[name] = _Check(task, asked_at)
-        self._checks.move_to_end(name)
-        if len(self._checks) > _KEPT:
-            self._checks.popitem(last=False)
+    def _find_or_add(self, name: str) -> _Check:
+        if (check := self._find(name)) is None:
+            check = self._checks[name] = _Check()
+            if len(self._checks) > _KEPT:
+                self._checks.popitem(last=False)
+        return check
+
+    def _begin(self, check: _Check, measure: Measure) -> asyncio.Task[SamplerGap]:
+        task = check.measuring = asyncio.create_task(_run(measure))
         self._tasks.add(task)
-        task.add_done_callback(lambda _: self._end(name, check))
-        return check
+        task.add_done_callback(lambda task: self._end(check, task))
+        return task
 
-    def _end(self, name: str, check: _Check) -> None:
-        self._tasks.discard(check.measuring)
-        check.ended_at = self._monotonic()
-        if check.has_raised and self._checks.get(name) is check:
-            del self._checks[name]
+    def _end(self, check: _Check, task: asyncio.Task[SamplerGap]) -> None:
+        self._tasks.discard(task)
+        check.measuring, check.tried_at = None, self._monotonic()
+        if not task.cancelled() and task.exception() is None:
+            check.gap = task.result()
 
 
 async def _run(measure: Measure) -> SamplerGap:
     return await measure()
+
+
+def _log_error(task: asyncio.Task[SamplerGap]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("sampler gap not measured again error=%s", error)
 
 
 def _name(model: str, archive: str | None) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chockstone.api.chat.call_constraints import call_constraint, strict_constraint
+from chockstone.api.chat.call_constraints import call_constraint, refers_elsewhere, strict_constraint
 from chockstone.api.chat.tool_calls import FORMATS, ToolCall, ToolCallParser
 from chockstone.wire.codecs.sample_request import decode_constraint
 
@@ -82,7 +82,28 @@ def test_references_lead_to_where_the_schema_went(tool_format: str) -> None:
     assert moved["$defs"] == schema["$defs"]
 
 
-@pytest.mark.parametrize("schema", [{"$ref": "http://127.0.0.1/x"}, {"properties": {"a": {"$id": "x"}}}])
+ELSEWHERE: list[dict[str, Any]] = [
+    {"$ref": "http://127.0.0.1/x"},
+    {"$ref": "#pos"},
+    {"$ref": ""},
+    {"properties": {"a": {"$id": "x"}}},
+]
+
+
+@pytest.mark.parametrize("schema", ELSEWHERE)
+def test_a_tool_that_is_not_strict_and_refers_elsewhere_takes_any_object(schema: dict[str, Any]) -> None:
+    tools = [tool("other", **schema), tool("near", properties={"a": {}}), tool("add", properties={"b": {}})]
+
+    constraint = call_constraint("hermes", tools, {"add"})
+
+    assert constraint is not None
+    held = [each["properties"]["arguments"] for each in constraint["json_schema"]["anyOf"]]
+    assert held == [{"type": "object"}, *(each["function"]["parameters"] for each in tools[1:])]
+    assert call_constraint("hermes", tools, {"other"}) is None
+    assert [refers_elsewhere(each) for each in tools] == [True, False, False]
+
+
+@pytest.mark.parametrize("schema", ELSEWHERE)
 def test_what_is_no_json_or_refers_elsewhere_has_no_constraint(schema: dict[str, Any]) -> None:
     assert call_constraint("qwen_xml", [tool("add")]) is strict_constraint("qwen_xml", [tool("add")], {"add"}) is None
     assert call_constraint("hermes", [tool("add", **schema)]) is None

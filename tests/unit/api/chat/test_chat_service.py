@@ -11,7 +11,7 @@ from chockstone.api.chat.orders import Conversation, GenerationParameters, Plain
 from chockstone.api.tokenizers import tokenizer_service
 from chockstone.api.users import Caller
 from chockstone.engine.config import Busy
-from chockstone.wire.failures import BadRequest
+from chockstone.wire.failures import BadParameter, BadRequest
 from support.api.users import MODEL
 from support.chat import CONTEXT, WEATHER, tokens_of, written
 from support.served import Served
@@ -123,6 +123,31 @@ async def test_vllm_samples_what_needs_no_constraint(served: Served, chat: ChatS
     assert "mark" not in forced
     assert (await constraint_of(served, chat, caller, strict_tools=strict))["mark"] == "<tool_call>"
     assert await constraint_of(served, chat, caller, tool_choice="none", strict_tools=strict) is None
+
+
+async def test_a_refusal_names_the_strict_tool_that_failed(served: Served, chat: ChatService, caller: Caller) -> None:
+    chat.can_constrain = True
+    parameters = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1/x"}}}
+    far = {"type": "function", "function": {"name": "zoom", "parameters": parameters}}
+    model = await chat.find_model(caller, "helper")
+
+    def asked(*strict: str) -> Conversation:
+        messages = [{"role": "user", "content": "Hi"}]
+        return Conversation(
+            messages=messages, tools=[WEATHER, far], tool_choice="required", strict_tools=frozenset(strict)
+        )
+
+    generation = await chat.start(model, asked("weather"), GenerationParameters())
+    await generation.aclose()
+    with pytest.raises(BadParameter, match="tool 'zoom' cannot be strict here: its schema refers to"):
+        await chat.start(model, asked("weather", "zoom"), GenerationParameters())
+
+    body = orjson.loads([body for word, _, body in served.backend.calls if word == "sample"][-1])
+    calls = body["constraint"]["json_schema"]["anyOf"]
+    assert [each["properties"]["arguments"] for each in calls] == [
+        WEATHER["function"]["parameters"],  # type: ignore[index]  # it is a JSON object
+        {"type": "object"},
+    ]
 
 
 async def test_a_message_that_has_begun_ends_the_prompt(

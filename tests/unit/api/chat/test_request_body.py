@@ -49,6 +49,8 @@ async def test_only_a_small_body_is_read_on_the_event_loop(
     [
         (b'{"a": [' + b"1," * MAX_VALUES + b"1, 1]}", f"more than {MAX_VALUES} values"),
         (b'{"a": [' + b'{"b":1},' * MAX_KEYS + b"1]}", f"more than {MAX_KEYS} fields"),
+        (b'{"a": [' + b'{"b" :1},' * MAX_KEYS + b"1]}", f"more than {MAX_KEYS} fields"),
+        (b'{"a": [' + b'{"b"\r\n\t :1},' * MAX_KEYS + b"1]}", f"more than {MAX_KEYS} fields"),
     ],
 )
 async def test_more_than_a_conversation_has_is_too_large(http: httpx.AsyncClient, body: bytes, words: str) -> None:

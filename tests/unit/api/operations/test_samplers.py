@@ -107,6 +107,8 @@ AWAY = unmeasured("the server is not used", was_asked=False)
         (ScriptedGapMeter(AWAY), [False], None),
         (ScriptedGapMeter(measured(0.2), AWAY), [False, False], "worker"),
         (ScriptedGapMeter(measured(0.2), limit=None), [None], "vllm"),
+        (ScriptedGapMeter(unmeasured("NaN"), limit=None), [None], "vllm"),
+        (ScriptedGapMeter(AWAY, limit=None), [None], None),
     ],
 )
 async def test_the_verdict_says_who_samples(
@@ -117,6 +119,24 @@ async def test_the_verdict_says_who_samples(
     assert [each.get("is_within_limit") for each in answer["gaps"]] == verdicts
     assert answer.get("served_by") == served_by
     assert answer.get("gap_limit") == gap_meter.gap_limit
+
+
+@pytest.mark.parametrize("gap_meter", [ScriptedGapMeter()])
+async def test_a_second_check_of_a_user_is_for_later(ann: User, gap_meter: ScriptedGapMeter) -> None:
+    path = await ann.save(await ann.run(), "a", kind="sampler_weights")
+    by_model = await sampler(ann, await ann.session(), 0)
+    gap_meter.gate.clear()
+    first = asyncio.create_task(checked(ann, path))
+    async with asyncio.timeout(30):
+        while not gap_meter.asked:
+            await asyncio.sleep(0.001)
+
+    answer = await ann.http.post("samplers/check", json={"sampler": by_model})
+    gap_meter.gate.set()
+
+    assert "check one at a time" in refusal(answer, 429) and answer.headers["Retry-After"] == "1"
+    assert (await first)["served_by"] == "vllm"
+    assert (await checked(ann, by_model))["served_by"] == "vllm"
 
 
 @pytest.mark.parametrize("gap_meter", [ScriptedGapMeter()])

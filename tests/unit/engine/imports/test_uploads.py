@@ -102,6 +102,25 @@ def test_the_sweep_of_a_start_leaves_an_upload_that_begins_meanwhile(
     assert uploads.path(begun, "a").read_bytes() == b"half"
 
 
+def test_the_sweep_of_a_start_leaves_the_facts_of_an_upload_that_are_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads, begun = WeightUploads(tmp_path / "uploads"), upload()
+    write, swept = Path.write_text, []
+
+    def write_and_sweep(path: Path, text: str) -> int:
+        size = write(path, text)
+        swept.append(uploads.sweep(NOW, is_start=True))
+        return size
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_and_sweep)
+        uploads.add(begun, reserve_bytes=0)
+
+    assert swept == [[]]
+    assert uploads.all() == [begun]
+
+
 def test_an_upload_that_does_not_fit_on_the_disk_is_refused(tmp_path: Path) -> None:
     uploads = WeightUploads(tmp_path / "uploads")
 

@@ -7,6 +7,7 @@ import pytest
 
 from chockstone.backends.protocol import SampledWeights
 from chockstone.catalog import Catalog, CatalogUnavailable
+from chockstone.engine.config import Busy
 from chockstone.engine.samples.gaps import SamplerGaps
 from chockstone.engine.samples.requests import SamplerSource
 from chockstone.telemetry.instruments import Instruments
@@ -45,6 +46,61 @@ async def test_the_gap_of_a_base_model_is_recorded_by_its_name(catalog: Catalog)
 
     [row] = (await catalog.sampler_gaps.of_base_models(["tiny"]))["tiny"]
     assert (row.server, row.mean) == (SERVER, 0.002)
+
+
+def source(owner: str, archive: str | None) -> SamplerSource:
+    return SamplerSource("", owner, "tiny", archive)
+
+
+async def test_checks_of_the_same_weights_share_one_measurement(catalog: Catalog) -> None:
+    meter = ScriptedGapMeter(measured(0.002))
+    gaps = gaps_of(catalog, meter)
+    meter.gate.clear()
+    waiting = [asyncio.create_task(gaps.check(source(owner, "a"))) for owner in ("ann", "ann", "bob")]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    meter.gate.set()
+
+    assert [[gap.mean for gap in await each] for each in waiting[1:]] == [[0.002]] * 2
+    assert waiting[0].cancelled() and len(meter.asked) == 1
+    await gaps.check(source("ann", "a"))
+    assert len(meter.asked) == 2, "a later check measures again"
+
+
+async def test_a_user_has_one_check_at_a_time_and_a_server_few(catalog: Catalog) -> None:
+    meter = ScriptedGapMeter()
+    gaps = gaps_of(catalog, meter)
+    meter.gate.clear()
+    waiting = [asyncio.create_task(gaps.check(source(owner, owner))) for owner in "abcd"]
+    await asyncio.sleep(0)
+
+    with pytest.raises(Busy, match="another sampler of yours"):
+        await gaps.check(source("a", "other"))
+    with pytest.raises(Busy, match="4 checks of samplers are running"):
+        await gaps.check(source("e", "other"))
+
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    with pytest.raises(Busy, match="another sampler of yours"):  # it goes on without its client
+        await gaps.check(source("a", "other"))
+    meter.gate.set()
+    await asyncio.gather(*waiting[1:])
+    while gaps._checks:
+        await asyncio.sleep(0.001)
+    assert len(await gaps.check(source("a", "other"))) == 1
+
+
+async def test_a_check_that_fails_leaves_room_for_the_next(catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:
+    meter = ScriptedGapMeter()
+    gaps = gaps_of(catalog, meter)
+    meter.failure = BadRequest("LoRA adapters only")
+    with caplog.at_level(logging.INFO, "chockstone"), pytest.raises(BadRequest, match="LoRA adapters only"):
+        await gaps.check(source("ann", "a"))
+    meter.failure = None
+
+    assert len(await gaps.check(source("ann", "b"))) == 1
+    assert "sampler check failed weights=a error=LoRA adapters only" in caplog.text
 
 
 async def test_without_vllm_servers_there_is_no_gap(catalog: Catalog) -> None:

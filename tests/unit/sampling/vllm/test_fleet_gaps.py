@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from chockstone.sampling.vllm.fleet import Fleet
+from chockstone.sampling.vllm import gap_checks
+from chockstone.sampling.vllm.fleet import _MEASURE_SECONDS, Fleet
 from chockstone.sampling.vllm.gap_probe import NotScored
 from chockstone.wire.codecs.samples import SampleResult
 from chockstone.wire.failures import ServerFailure
@@ -17,6 +18,25 @@ from support.vllm.stub import MODEL, Stub, running
 
 LIMIT = 0.1
 OF_PROBE = 4  # requests
+
+
+def limits_of_probes(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Timeout]:
+    """Collects the time limits of probes, which a test lets expire."""
+    limits: list[asyncio.Timeout] = []
+    timeout = asyncio.timeout
+
+    def collect(seconds: float | None) -> asyncio.Timeout:
+        made = timeout(seconds)
+        if seconds == _MEASURE_SECONDS:
+            limits.append(made)
+        return made
+
+    monkeypatch.setattr(asyncio, "timeout", collect)
+    return limits
+
+
+def expire(limit: asyncio.Timeout) -> None:
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 async def ask(servers: Fleet, exact: Exact, number: int | None = None, **fields: Any) -> SampleResult | None:
@@ -125,14 +145,51 @@ async def test_a_probe_that_the_server_refuses_leaves_the_samples_to_the_worker(
 async def test_a_probe_that_takes_too_long_leaves_the_samples_to_the_worker(
     stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chockstone.sampling.vllm.fleet._MEASURE_SECONDS", 0.05)
-    exact = Exact(1)
+    exact, limits = Exact(1), limits_of_probes(monkeypatch)
     stub.gate.clear()
     async with fleet(stub, gap_limit=LIMIT) as servers:
-        assert await ask(servers, exact, 1) is None
+        asking = asyncio.create_task(ask(servers, exact, 1))
+        await until(lambda: len(stub.requests) == OF_PROBE)
+        expire(limits[0])
+        assert await asking is None
 
         assert "the probe took longer than" in str(exact.reported[0].trouble)
         await until(lambda: stub.aborted == OF_PROBE)
+
+
+async def test_samples_do_not_wait_for_a_probe_that_is_repeated(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact, limits = Exact(1), limits_of_probes(monkeypatch)
+    monkeypatch.setattr(gap_checks, "_RETRY_SECONDS", 0.0)
+    stub.gate.clear()
+    async with fleet(stub, gap_limit=LIMIT) as servers:
+        first = asyncio.create_task(ask(servers, exact, 1))
+        await until(lambda: len(stub.requests) == OF_PROBE)
+        expire(limits[0])
+        assert await first is None
+
+        assert [await ask(servers, exact, 1) for _ in range(3)] == [None] * 3
+        await until(lambda: len(stub.requests) == 2 * OF_PROBE)
+        stub.gate.set()
+        await until(lambda: len(exact.reported) == 2)
+
+        assert await ask(servers, exact, 1) is not None
+    assert exact.scored == 1
+
+
+async def test_samples_do_not_wait_for_a_gap_that_is_measured_on_demand(stub: Stub) -> None:
+    exact, checked = Exact(1), Exact(1)
+    async with fleet(stub, gap_limit=LIMIT) as servers:
+        assert await ask(servers, exact, 1) is not None
+        stub.gap = 0.5
+        checked.gate.clear()
+        checking = asyncio.create_task(servers.measure_gaps(MODEL, adapter(1), checked.path))
+        await until(lambda: checked.scored)
+
+        assert await ask(servers, exact, 1) is not None
+
+        checked.gate.set()
+        assert [gap.is_within(LIMIT) for gap in await checking] == [False]
+        assert await ask(servers, exact, 1) is None
 
 
 async def test_a_lost_server_is_not_waited_for_while_the_other_is_above_the_limit(stub: Stub, other: Stub) -> None:
@@ -183,14 +240,16 @@ async def test_a_server_that_dies_during_the_probe_is_probed_when_it_is_back(stu
     assert exact.reported[0].mean == pytest.approx(0.5, abs=1e-6)
 
 
-async def test_a_server_that_came_back_is_measured_again(stub: Stub) -> None:
+async def test_a_server_that_came_back_is_measured_again(stub: Stub, caplog: pytest.LogCaptureFixture) -> None:
     exact = Exact(1)
     async with fleet(stub, gap_limit=LIMIT) as servers:
         assert await ask(servers, exact, 1) is not None
         await stub.die()
         stub.gap = 0.5
+        await until(lambda: "vllm server not used" in caplog.text)
         asking = asyncio.create_task(ask(servers, exact, 1))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # it runs until it waits for a server
+        assert not asking.done() and servers.exceeding_gaps() == []
         await stub.start()
 
         assert await asking is None

@@ -41,6 +41,19 @@ def finding(mean: float | None = 0.01) -> Callable[[], Awaitable[SamplerGap]]:
     return measure
 
 
+class Gated:
+    """A measurement that ends when the gate is open."""
+
+    def __init__(self, mean: float) -> None:
+        self._mean = mean
+        self.has_begun, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self) -> SamplerGap:
+        self.has_begun.set()
+        await self.gate.wait()
+        return gap(self._mean)
+
+
 async def never() -> SamplerGap:
     raise AssertionError("it is known")
 
@@ -77,12 +90,42 @@ async def test_a_probe_that_failed_is_repeated_later_and_a_gap_is_not(checks: Ga
     await checks.measure_once("m", "failed", finding(None))
     await checks.measure_once("m", "large", finding(0.5))
     clock.now = 59.0
-    assert not checks.may_serve("m", "failed")
+    checks.repeat_failed("m", "failed", never)
+    repeated = Gated(0.01)
 
     clock.now = 60.0
+    for name in ("failed", "large", "unknown"):
+        checks.repeat_failed("m", name, repeated)
+        checks.repeat_failed("m", name, never)
+    await repeated.has_begun.wait()
 
-    assert checks.may_serve("m", "failed") and await checks.measure_once("m", "failed", finding())
-    assert not checks.may_serve("m", "large")
+    assert not checks.may_serve("m", "failed"), "samples do not wait"
+    assert await checks.measure_once("m", "failed", never) is False
+    repeated.gate.set()
+    assert await checks.measure("m", "failed", never) == gap(0.01), "it is joined"
+    assert checks.may_serve("m", "failed") and not checks.may_serve("m", "large")
+
+
+async def test_a_repeated_probe_that_raises_is_logged_and_repeated_a_minute_later(
+    checks: GapChecks, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lose() -> SamplerGap:
+        raise ConnectionError("lost")
+
+    await checks.measure_once("m", "a", finding(None))
+    clock.now = 60.0
+    checks.repeat_failed("m", "a", lose)
+    async with asyncio.timeout(10):
+        while "sampler gap not measured again error=lost" not in caplog.text:
+            await asyncio.sleep(0)
+
+    checks.repeat_failed("m", "a", never)
+    assert not checks.may_serve("m", "a")
+    clock.now = 120.0
+    repeated = Gated(0.01)
+    checks.repeat_failed("m", "a", repeated)
+    await repeated.has_begun.wait()
+    await checks.close()
 
 
 async def test_what_the_measuring_raises_reaches_all_who_wait_and_is_tried_again(checks: GapChecks) -> None:
@@ -118,6 +161,47 @@ async def test_a_measurement_that_is_asked_for_replaces_what_was_known(checks: G
     assert await checks.measure("m", "a", finding(0.01)) == gap(0.01)
 
     assert checks.may_serve("m", "a")
+
+
+@pytest.mark.parametrize(("known", "found", "may_serve"), [(0.5, 0.01, False), (0.01, 0.5, True)])
+async def test_what_was_known_holds_until_the_measurement_has_ended(
+    checks: GapChecks, known: float, found: float, may_serve: bool
+) -> None:
+    await checks.measure_once("m", "a", finding(known))
+    measure = Gated(found)
+    measuring = asyncio.create_task(checks.measure("m", "a", measure))
+    await measure.has_begun.wait()
+
+    assert checks.may_serve("m", "a") == may_serve
+    assert await checks.measure_once("m", "a", never) is False, "samples do not wait"
+    assert checks.exceeding() == ([] if may_serve else [gap(known)])
+    measure.gate.set()
+    await measuring
+    assert checks.may_serve("m", "a") != may_serve
+
+
+async def test_a_measurement_that_raises_leaves_what_was_known(checks: GapChecks) -> None:
+    async def lose() -> SamplerGap:
+        raise ConnectionError("lost")
+
+    await checks.measure_once("m", "a", finding(0.5))
+    with pytest.raises(ConnectionError):
+        await checks.measure("m", "a", lose)
+
+    assert not checks.may_serve("m", "a") and checks.exceeding() == [gap(0.5)]
+    assert await checks.measure_once("m", "a", never) is False
+
+
+async def test_what_a_lost_server_was_measuring_is_not_believed(checks: GapChecks) -> None:
+    measure = Gated(0.5)
+    measuring = asyncio.create_task(checks.measure("m", "a", measure))
+    await measure.has_begun.wait()
+    checks.forget_all()
+    measure.gate.set()
+    await measuring
+
+    assert checks.may_serve("m", "a")
+    assert await checks.measure_once("m", "a", finding())
 
 
 async def test_gaps_of_weights_that_no_sample_asks_for_are_not_reported(checks: GapChecks, clock: Clock) -> None:

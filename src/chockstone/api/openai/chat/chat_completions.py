@@ -12,7 +12,14 @@ from chockstone.api.chat.request_body import read_request
 from chockstone.api.chat.storing import StoredRequest
 from chockstone.api.chat.streamed_answer import StreamedAnswer
 from chockstone.api.openai.answer_head import AnswerHead
-from chockstone.api.openai.answering import StoredId, generate_all, shown_answer, stream_chunks, whole_answer
+from chockstone.api.openai.answering import (
+    StoredId,
+    generate_all,
+    refuse_query,
+    shown_answer,
+    stream_chunks,
+    whole_answer,
+)
 from chockstone.api.openai.chat.chat_answer import ChatAnswer, message_of, stored_completion
 from chockstone.api.openai.chat.chat_request import read_chat_request
 from chockstone.api.openai.schemas import CHAT_REQUEST, documented
@@ -56,8 +63,9 @@ async def create_chat_completion(request: Request, chat: ChatDep, caller: Caller
 
 
 @routes.get("/chat/completions/{completion_id}", summary="Show a stored chat completion (OpenAI)")
-async def get_chat_completion(completion_id: StoredId, chat: ChatDep, caller: CallerDep) -> Response:
+async def get_chat_completion(completion_id: StoredId, request: Request, chat: ChatDep, caller: CallerDep) -> Response:
     """One of the caller's that was created with `store`."""
+    refuse_query(request)
     return await shown_answer(stored_completion, await chat.stored(caller, completion_id, prefix=_PREFIX))
 
 

@@ -111,14 +111,7 @@ class ResponseAnswer:
         yield from self._close()
         self._blank = ""
         index = len(self._output)
-        item: PlainJson = {
-            "id": self._head.item_id("fc", index),
-            "type": "function_call",
-            "status": "completed",
-            "call_id": self._head.call_id(0, self._calls),
-            "name": call.name,
-            "arguments": call.arguments,
-        }
+        item = _call_item(self._head, index, self._calls, call)
         self._calls += 1
         place = {"item_id": item["id"], "output_index": index}
         begun = {**item, "status": "in_progress", "arguments": ""}
@@ -162,22 +155,17 @@ class ResponseAnswer:
             "top_logprobs": parameters.alternatives,
             "top_p": parameters.top_p,
             "truncation": "disabled",
-            "usage": self._usage() if self._finish is not None else None,
+            "usage": None if self._finish is None else self._usage(),
         }
+
+    def _usage(self) -> PlainJson:
+        generation = self._generation
+        cached = generation.cached_tokens or 0
+        return _usage(len(generation.prompt_tokens), generation.completion_tokens, cached=cached)
 
     def _tool(self, function: PlainJson) -> PlainJson:
         is_strict = function["name"] in self._request.conversation.strict_tools
         return {"type": "function", **function, "strict": is_strict}
-
-    def _usage(self) -> PlainJson:
-        prompt, completion = len(self._generation.prompt_tokens), self._generation.completion_tokens
-        return {
-            "input_tokens": prompt,
-            "input_tokens_details": {"cached_tokens": self._generation.cached_tokens or 0, "cache_write_tokens": 0},
-            "output_tokens": completion,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": prompt + completion,
-        }
 
 
 def stored_message(head: AnswerHead, request: ResponseRequest, generation: TextGeneration, number: int) -> PlainJson:
@@ -191,5 +179,72 @@ def stored_message(head: AnswerHead, request: ResponseRequest, generation: TextG
 def stored_response(kept: KeptConversation) -> PlainJson:
     """The response as it was answered, without its log-probabilities."""
     [choice] = kept.answer.choices
-    response: PlainJson = choice.message["response"]
-    return response
+    response: PlainJson | None = choice.message.get("response")
+    return _rebuilt(kept) if response is None else response
+
+
+def _rebuilt(kept: KeptConversation) -> PlainJson:
+    """Of a conversation that was stored without the response itself, from its text and its calls.
+
+    Its instructions, format and choice of tools were not stored: they are those of a request without any.
+    """
+    head, answer = AnswerHead.of(kept), kept.answer
+    [choice] = answer.choices
+    is_cut = choice.finish_reason == "length"
+    status = "incomplete" if is_cut else "completed"
+    output: list[PlainJson] = []
+    text, calls = choice.message.get("content") or "", choice.message.get("tool_calls", ())
+    if text.strip() or not calls:
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        message = {"type": "message", "role": "assistant", "status": status, "content": [part]}
+        output.append({"id": head.item_id("msg", 0), **message})
+    for place, call in enumerate(calls):
+        output.append(_call_item(head, len(output), place, ToolCall(call["name"], call["arguments"])))
+    prompt, completion = len(answer.prompt_tokens), len(choice.tokens)
+    return {
+        "id": head.answer_id,
+        "object": "response",
+        "created_at": head.created_at,
+        "completed_at": None if is_cut else int(kept.kept_at.timestamp()),
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "instructions": None,
+        "max_output_tokens": answer.sampling.get("max_tokens"),
+        "metadata": dict(answer.metadata),
+        "model": head.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "store": True,
+        "temperature": answer.sampling.get("temperature"),
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [{"type": "function", **tool["function"], "strict": False} for tool in answer.tools],
+        "top_logprobs": 0,
+        "top_p": answer.sampling.get("top_p"),
+        "truncation": "disabled",
+        "usage": _usage(prompt, completion, cached=0),
+    }
+
+
+def _call_item(head: AnswerHead, index: int, place: int, call: ToolCall) -> PlainJson:
+    """``index``: of the item among all; ``place``: of the call among the calls."""
+    return {
+        "id": head.item_id("fc", index),
+        "type": "function_call",
+        "status": "completed",
+        "call_id": head.call_id(0, place),
+        "name": call.name,
+        "arguments": call.arguments,
+    }
+
+
+def _usage(prompt: int, completion: int, *, cached: int) -> PlainJson:
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt + completion,
+    }

@@ -15,7 +15,14 @@ from chockstone.api.chat.request_body import read_request
 from chockstone.api.chat.storing import StoredRequest
 from chockstone.api.chat.streamed_answer import StreamedAnswer
 from chockstone.api.openai.answer_head import AnswerHead
-from chockstone.api.openai.answering import StoredId, encode_delta, generate_all, shown_answer, whole_answer
+from chockstone.api.openai.answering import (
+    StoredId,
+    encode_delta,
+    generate_all,
+    refuse_query,
+    shown_answer,
+    whole_answer,
+)
 from chockstone.api.openai.events import encode_named
 from chockstone.api.openai.responses.response_answer import ResponseAnswer, stored_message, stored_response
 from chockstone.api.openai.responses.response_request import read_response_request
@@ -59,8 +66,11 @@ async def create_response(request: Request, chat: ChatDep, caller: CallerDep) ->
 
 
 @routes.get("/responses/{response_id}", summary="Show a stored response (OpenAI)")
-async def get_response(response_id: StoredId, chat: ChatDep, caller: CallerDep, stream: bool = False) -> Response:
+async def get_response(
+    response_id: StoredId, request: Request, chat: ChatDep, caller: CallerDep, stream: bool = False
+) -> Response:
     """One of the caller's that was created with `store`."""
+    refuse_query(request, known=["stream"])
     if stream:
         raise BadParameter("stream is not supported for a stored response; leave it out", param="stream")
     return await shown_answer(stored_response, await chat.stored(caller, response_id, prefix=_PREFIX))

@@ -62,7 +62,7 @@ class GgufDescription:
     """What else belongs to the numbers of a model."""
 
     frequency_factors: torch.Tensor | None  # by which the frequencies of the rotation are divided
-    notes: tuple[str, ...]  # for whoever uses the file
+    notes: tuple[str, ...]  # for users of the file
 
 
 def find_family(config: Config) -> GgufFamily:

@@ -117,10 +117,28 @@ class _Plan:
             fused = next((parts for end, parts in _FUSED.items() if name.endswith(end)), None)
             if fused is not None:
                 yield from self._experts(name, fused, extents)
+            elif name == self._model.head and self._is_head_shared():
+                continue  # llama.cpp computes the output layer from the embedding
             elif name in self._whole:
                 yield self._weight(name, self._whole[name], extents)
             elif name != self._model.head or not self._model.is_tied:
                 raise _missing(name)
+
+    def _is_head_shared(self) -> bool:
+        """Whether llama.cpp uses the embedding as the output layer. Raises ExportRefused if the layers differ.
+
+        Files of a base model may hold a copy of a tied output layer: both are read then.
+        """
+        if not self._family.shares_head or (head := self._whole.get(self._model.head)) is None:
+            return False
+        embedding = self._whole.get(self._model.embedding)
+        if self._model.is_tied and embedding is not None and _are_equal(head, embedding):
+            return True
+        advice = "" if self._model.is_tied else "train with train_unembed=False, or "  # tied: it was not trained
+        raise ExportRefused(
+            f"the output layer differs from the embedding, and llama.cpp uses the embedding for both in models of "
+            f"architecture {self._family.architecture!r}; {advice}export a merged Hugging Face model"
+        )
 
     def _sort(self, output: Output) -> None:
         name = self._model.names.get(output.key)
@@ -141,12 +159,6 @@ class _Plan:
 
     def _weight(self, name: str, output: Output, extents: tuple[int, ...]) -> _Weight:
         _check_shape(output, extents)
-        if name == self._model.head and self._family.shares_head:
-            raise ExportRefused(
-                f"the output layer differs from the embedding, and llama.cpp uses the embedding for both in models of "
-                f"architecture {self._family.architecture!r}; train with train_unembed=False, or export a merged "
-                "Hugging Face model"
-            )
         stem, _, suffix = name.rpartition(".")
         target = self._map.get_name(stem)
         if target is None or (suffix == "bias" and target.rpartition(".")[2] not in self._family.biases):
@@ -209,6 +221,12 @@ def _rows_of_each(pieces: Pieces, rows: slice) -> Iterator[torch.Tensor]:
 
 def _one_after_another(parts: Sequence[Pieces]) -> Iterator[torch.Tensor]:
     return chain.from_iterable(part() for part in parts)
+
+
+def _are_equal(output: Output, other: Output) -> bool:
+    if output.shape != other.shape:
+        return False
+    return all(torch.equal(one, two) for one, two in zip(output.pieces(), other.pieces(), strict=True))
 
 
 def _check_shape(output: Output, extents: tuple[int, ...]) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from chockstone.api.chat.storing import plain_message
 from chockstone.api.context import Context
+from chockstone.api.openai.responses import responses
 from chockstone.engine.config import StorageRules
 from support.api.users import KEYS, MODEL, User
 from support.chat import CALL, WEATHER, tokens_of, written
@@ -91,6 +93,26 @@ async def test_stored_answers_are_shown_as_they_were_given_until_they_are_delete
         refusal_of(await http.delete(f"{path}/{answer_id}"), 404)
 
 
+async def test_a_response_that_was_stored_without_itself_is_rebuilt(
+    served: Served, http: httpx.AsyncClient, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        responses, "stored_message", lambda _head, _request, generation, number: plain_message(generation, number)
+    )
+    function = WEATHER["function"]
+    assert isinstance(function, dict)
+    tools = [{"type": "function", **function}]
+    asked = {"model": "helper", "input": "Hi", "store": True, "tools": tools, "max_output_tokens": 900}
+    for text in (f"Let me see.{CALL}", CALL, "Hello."):
+        served.backend.sequences = written(models["helper"], text)
+        answer = answer_of(await http.post("responses", json={**asked, "metadata": {"a": "b"}}))
+
+        shown = answer_of(await http.get(f"responses/{answer['id']}"))
+
+        assert shown.pop("completed_at") and answer.pop("completed_at")
+        assert shown == answer
+
+
 async def test_stored_answers_are_those_of_their_user_and_their_api(
     served: Served, http: httpx.AsyncClient, models: dict[str, Path]
 ) -> None:
@@ -106,6 +128,13 @@ async def test_stored_answers_are_those_of_their_user_and_their_api(
             refusal_of(await http.request(method, f"chat/completions/{wrong}", headers=ours), 404)
         refusal_of(await http.request(method, f"responses/{'x' * 101}", headers=ours))
     assert refusal_of(await http.get(f"responses/{chat}?stream=true"))["param"] == "stream"
+    for path in ("responses", "chat/completions"):
+        for query, param in (
+            ("include[]=x", "include"),
+            ("starting_after=3", "starting_after"),
+            ("a" * 500, "a" * 100),
+        ):
+            assert refusal_of(await http.get(f"{path}/{chat}?{query}", headers=ours))["param"] == param
     answer_of(await http.get(f"chat/completions/{chat}", headers=ours))
 
 

@@ -155,6 +155,18 @@ def test_a_head_of_its_own_is_refused_where_llama_cpp_uses_the_embedding(tmp_pat
         planned(made.store, made.base)
 
 
+def test_a_copy_of_a_tied_head_is_left_out_where_llama_cpp_uses_the_embedding(tmp_path: Path) -> None:
+    made = make(tmp_path, "gemma2", {"train_unembed": False})
+    embedding = load_file(made.base / "model.safetensors")["model.embed_tokens.weight"]
+    names = planned(made.store, made.base).keys()
+
+    copied = made.changed(tmp_path / "a", {"lm_head.weight": embedding.clone()})
+    assert planned(made.store, copied).keys() == names and "output.weight" not in names
+    for number, head in enumerate((embedding + 1, embedding.bfloat16())):
+        refused = made.refused(tmp_path / str(number), "lm_head.weight", head)
+        assert "the output layer differs from the embedding" in refused and "train_unembed" not in refused
+
+
 def test_the_type_is_that_of_most_numbers(tmp_path: Path, llama: Made) -> None:
     tensors = load_file(llama.base / "model.safetensors")
     base = llama.changed(tmp_path, {name: each.bfloat16() for name, each in tensors.items() if each.dim() > 1})
