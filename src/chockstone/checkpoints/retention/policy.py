@@ -15,10 +15,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from chockstone.checkpoints.reading.listing import StoredCheckpoint
 from chockstone.checkpoints.retention.chain_facts import NO_CHAIN, ChainFacts, Dependent
+
+if TYPE_CHECKING:
+    from chockstone.checkpoints.reading.listing import StoredCheckpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from chockstone.catalog import Catalog, EngineLock, EngineRow
 from chockstone.checkpoints.stores.posix import fsync_directory, put_file
 from chockstone.engine.ownership.data_directory import CATALOG_RECORD, DATABASE, ENGINE_ID
+
+if TYPE_CHECKING:  # a server reads the record before it starts its worker, and imports the database after that
+    from chockstone.catalog import Catalog, EngineLock, EngineRow
 
 
 async def take_catalog(

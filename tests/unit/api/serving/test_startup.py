@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -18,6 +20,12 @@ from chockstone.engine.ownership.keys_record import KeysRecord
 from support.api.server_configs import default_config
 from support.loopback_s3 import set_environment
 from support.stores import BUCKET, S3Place, place_in, shared_endpoint
+
+LOAD_STARTUP = """
+import sys
+from chockstone.api.serving.startup import claimed, prepared
+print(*{"asyncio", "fastapi", "numpy", "sqlalchemy", "torch"} & set(sys.modules))
+"""
 
 
 class Spawned(Exception):
@@ -38,6 +46,12 @@ def place(monkeypatch: pytest.MonkeyPatch) -> S3Place:
     place = place_in(shared_endpoint())
     set_environment(monkeypatch, place.endpoint)
     return place
+
+
+def test_the_worker_does_not_wait_for_libraries_that_only_the_server_needs() -> None:
+    loaded = subprocess.run([sys.executable, "-c", LOAD_STARTUP], capture_output=True, text=True, check=True)
+
+    assert loaded.stdout.split() == []
 
 
 def start(data: Path, store: str | None) -> str:
