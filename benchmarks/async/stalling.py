@@ -18,12 +18,12 @@ from benchmarks.harness.context import Context
 from benchmarks.harness.disk import remove
 from benchmarks.harness.free_memory import AsItIs
 from benchmarks.harness.rounds import Metrics, Rows, Turn
+from benchmarks.live.beats import Beats, read_beats
 from benchmarks.live.client import batch_of, new_run, session, step
 from benchmarks.live.models import Model, new_model
 from benchmarks.live.server import KEY
 from chockstone.checkpoints import Checkpointer, LoopWatchdog
 
-from .beats import Beats, read_beats
 from .bystander import Bystander
 from .loop import Loop, repeat, running
 from .savers import new_checkpointer

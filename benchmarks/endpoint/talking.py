@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -19,6 +19,7 @@ from benchmarks.endpoint.setup import MODEL, STREAMS, Setup
 from benchmarks.harness.context import Context
 from benchmarks.harness.remote import RemoteObject
 from benchmarks.harness.rounds import Metrics, Rows, Series, Turn
+from benchmarks.live.beats import read_beats
 from benchmarks.live.client import session
 from benchmarks.live.server import KEY
 from benchmarks.server.answering import percentile
@@ -29,6 +30,7 @@ TINKER = "Tinker SDK"
 IDLE = "no stream"
 BUSY = f"{STREAMS} streams"
 PROMPT_TOKENS = 64
+IDLE_SECONDS = 2.0
 
 
 def measure_talking(context: Context, setup: Setup) -> Rows:
@@ -50,21 +52,16 @@ def measure_talking(context: Context, setup: Setup) -> Rows:
 
 
 def measure_streams(context: Context, setup: Setup) -> Rows:
-    """How long small requests of another client take beside many streams: the event loop answers them."""
+    """How long small requests of another client take beside many streams, and how late the event loop is."""
     context.describe(f"{setup.model.title} model, {STREAMS} streams at once")
+    context.say("the spare worker is started")
+    setup.server.wait_for_spare()  # its imports take a core for seconds, and the disk
     rows = {IDLE: Series(), BUSY: Series()}
+    asyncio.run(_many_streams(setup, seed=0, max_tokens=1))  # starts the tokenizer process
     for number in range(setup.rounds):
-        began = time.monotonic()
-        with RemoteObject("benchmarks.server.probe", "Probe", url=setup.server.url, key=KEY) as probe:
-            probe.call("start")
-            metrics = asyncio.run(_many_streams(setup, seed=number))
-            answers = probe.call("stop")
-        busy_seconds = time.monotonic() - began
-        rows[BUSY].add({**metrics, **_latency([taken for _, taken in answers])})
-        with RemoteObject("benchmarks.server.probe", "Probe", url=setup.server.url, key=KEY) as probe:
-            probe.call("start")
-            time.sleep(min(2.0, busy_seconds))
-            rows[IDLE].add(_latency([taken for _, taken in probe.call("stop")]))
+        read = partial(_many_streams, setup, seed=number, max_tokens=4 * setup.sampled_tokens)
+        rows[BUSY].add(_beside_small_requests(setup, partial(_in_a_loop, read)))
+        rows[IDLE].add(_beside_small_requests(setup, lambda: time.sleep(IDLE_SECONDS)))
     return rows
 
 
@@ -106,17 +103,30 @@ def _ask_tinker(sampler: tinker.SamplingClient, prompts: Sequence[Prompt], seed:
     return {"first_seconds": first_seconds, "tokens_per_second": tokens / (time.perf_counter() - began)}
 
 
-async def _many_streams(setup: Setup, *, seed: int) -> Metrics:
+async def _many_streams(setup: Setup, *, seed: int, max_tokens: int) -> Metrics:
     endpoint = Endpoint(setup.server.url, MODEL)
     prompts = draw_prompts(setup.model, STREAMS, PROMPT_TOKENS, seed=1000 + seed)
     async with connected(endpoint) as client:
         began = time.perf_counter()
         asked = (
-            complete(client, endpoint, prompt, seed=seed, max_tokens=4 * setup.sampled_tokens, is_streamed=True)
-            for prompt in prompts
+            complete(client, endpoint, prompt, seed=seed, max_tokens=max_tokens, is_streamed=True) for prompt in prompts
         )
         tokens = sum(await asyncio.gather(*asked))
         return {"tokens_per_second": tokens / (time.perf_counter() - began)}
+
+
+def _in_a_loop(work: Callable[[], Coroutine[object, object, Metrics]]) -> Metrics:
+    return asyncio.run(work())
+
+
+def _beside_small_requests(setup: Setup, work: Callable[[], Metrics | None]) -> Metrics:
+    before = read_beats(setup.server.url)
+    with RemoteObject("benchmarks.server.probe", "Probe", url=setup.server.url, key=KEY) as probe:
+        probe.call("start")
+        metrics = work()
+        answers = probe.call("stop")
+    beats = read_beats(setup.server.url).since(before)
+    return {**(metrics or {}), **_latency([taken for _, taken in answers]), "loop_p99": beats.quantile(0.99)}
 
 
 def _latency(taken: list[float]) -> Metrics:

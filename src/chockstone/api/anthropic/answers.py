@@ -195,5 +195,13 @@ def ending_of(finish: Finish, *, has_calls: bool, is_cut_by_context: bool) -> Js
     return {"stop_reason": reason, "stop_sequence": stop_string}
 
 
+def encode_message(message: Json) -> bytes:
+    """Arguments of calls may have integers of more than 64 bits, which Python writes, and orjson refuses."""
+    try:
+        return orjson.dumps(message)
+    except TypeError:
+        return json.dumps(message, ensure_ascii=False).encode()
+
+
 def server_sent(event: Json) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode(), orjson.dumps(event))

@@ -50,6 +50,7 @@ def read_messages(fields: RequestFields) -> tuple[list[Message], str]:
 class _Turns:
     def __init__(self) -> None:
         self._done: list[Message] = []
+        self._pieces: list[str] = []  # of the text of the last one; joined once, as there may be thousands
         self._called: dict[str, str] = {}  # names of tools, by the id of their call
         self._open: dict[str, None] = {}  # ids of calls of the last turn of the assistant without a result
 
@@ -65,6 +66,7 @@ class _Turns:
 
     def finish(self) -> tuple[list[Message], str]:
         self._require_results("messages")
+        self._join()
         if all(message["role"] == "assistant" for message in self._done):
             raise BadParameter("messages has nothing that the user wrote; send at least one block", param="messages")
         if self._done[-1]["role"] != "assistant":
@@ -74,13 +76,13 @@ class _Turns:
     def _add_assistant(self, content: object, name: str) -> None:
         if not self._done or self._done[-1]["role"] != "assistant":
             self._require_results(name)
-            self._done.append({"role": "assistant", "content": ""})
+            self._begin("assistant")
         turn = self._done[-1]
         for block in _blocks(content, name):
             if block.take("type") == "tool_use":
                 turn.setdefault("tool_calls", []).append(self._call(block))
             else:
-                turn["content"] += _text(block)
+                self._pieces.append(_text(block))
 
     def _call(self, block: RequestFields) -> Message:
         call_id, tool = _matching(block, "id", _CALL_ID), _matching(block, "name", _TOOL_NAME)
@@ -98,11 +100,11 @@ class _Turns:
 
     def _add_user(self, block: RequestFields) -> None:
         if block.take("type") == "tool_result":
-            self._done.append(self._result(block))
+            self._add_result(block)
         else:
             self._add_text("user", _text(block))
 
-    def _result(self, block: RequestFields) -> Message:
+    def _add_result(self, block: RequestFields) -> None:
         call_id = block.needed_text("tool_use_id")
         if call_id not in self._open:
             raise block.refusal(
@@ -114,7 +116,8 @@ class _Turns:
         text = _ERROR_MARK + text if block.flag("is_error") else text
         block.take("cache_control")
         block.finish()
-        return {"role": "tool", "tool_call_id": call_id, "name": self._called[call_id], "content": text}
+        self._begin("tool", tool_call_id=call_id, name=self._called[call_id])
+        self._pieces.append(text)
 
     def _require_results(self, name: str) -> None:
         if self._open:
@@ -126,9 +129,20 @@ class _Turns:
 
     def _add_text(self, role: str, text: str) -> None:
         if self._done and self._done[-1]["role"] == role:
-            self._done[-1]["content"] += f"\n{text}"
+            self._pieces += ("\n", text)
         else:
-            self._done.append({"role": role, "content": text})
+            self._begin(role)
+            self._pieces.append(text)
+
+    def _begin(self, role: str, **facts: str) -> None:
+        self._join()
+        self._done.append({"role": role, **facts, "content": ""})
+
+    def _join(self) -> None:
+        """The last message is complete."""
+        if self._done:
+            self._done[-1]["content"] = "".join(self._pieces)
+        self._pieces = []
 
 
 def read_tools(fields: RequestFields) -> tuple[list[Message], frozenset[str]]:

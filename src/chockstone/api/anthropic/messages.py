@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import orjson
 from fastapi import Request, Response
 
-from chockstone.api.anthropic.answers import PING, MessageAnswer, server_sent
+from chockstone.api.anthropic.answers import PING, MessageAnswer, encode_message, server_sent
 from chockstone.api.anthropic.message_request import (
     read_count_request,
     read_message_request,
@@ -65,7 +64,7 @@ async def create_message(request: Request, chat: ChatDep, caller: CallerDep) -> 
         await while_connected(request, _write(answer, generation))
     finally:
         await generation.aclose()
-    return Response(orjson.dumps(answer.whole()), media_type="application/json")
+    return Response(encode_message(answer.whole()), media_type="application/json")
 
 
 @routes.post(
@@ -77,7 +76,7 @@ async def count_tokens(request: Request, chat: ChatDep, caller: CallerDep) -> di
     """As the chat template of the model writes it, with its special tokens."""
     asked = await read_request(request, read_count_request)
     model = await chat.find_model(caller, asked.model)
-    return {"input_tokens": await chat.count_tokens(model, asked.conversation)}
+    return {"input_tokens": await while_connected(request, chat.count_tokens(model, asked.conversation))}
 
 
 def _messages_of(conversation: Conversation) -> list[Mapping[str, Any]]:  # Any: plain JSON

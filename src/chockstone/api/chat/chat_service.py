@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -27,6 +28,7 @@ from chockstone.wire.codecs.sample_request import decode_constraint
 from chockstone.wire.failures import BadParameter, BadRequest
 
 MAX_CHOICES: Final = 128
+MAX_ALTERNATIVES: Final = 1 << 21  # of one answer; each takes up to a kilobyte while it is written as JSON
 
 
 class PromptTooLong(BadRequest):
@@ -93,7 +95,7 @@ class ChatService:
         self._context.refuse_when_stopping()
         encoded = await self._encode(model, prompt)
         try:
-            table = await self.tokenizers.table(model.directory)
+            table = await self.tokenizers.table(model.directory, owner=model.source.owner)
         except TokenizerFailed as error:
             raise _refusal(error) from None
         body = await asyncio.to_thread(_sample_body, model, encoded, parameters)
@@ -132,7 +134,9 @@ class ChatService:
                 case PlainPrompt(text):
                     if len(text) > MAX_PROMPT_CHARACTERS:
                         raise TextTooLong(f"the text has more than {MAX_PROMPT_CHARACTERS} characters; send less")
-                    found = await self.tokenizers.encode(model.directory, text, most=most, is_exact=counts_only)
+                    found = await self.tokenizers.encode(
+                        model.directory, text, most=most, is_exact=counts_only, owner=model.source.owner
+                    )
                     encoded = _Encoded(found.tokens, found.count, found.is_exact)
                 case Conversation():
                     encoded = await self._encode_conversation(model, prompt, most=most, is_exact=counts_only)
@@ -149,7 +153,7 @@ class ChatService:
             raise _too_long(len(prompt.messages), model.max_context, is_exact=False)
         tools, tool_format, begin, constraint = prompt.offered_tools, None, "", None
         if tools:
-            tool_format = await self.tokenizers.tool_format(model.directory)
+            tool_format = await self.tokenizers.tool_format(model.directory, owner=model.source.owner)
             if tool_format is None:
                 raise BadRequest(
                     f"the chat template of base model {model.base_model!r} knows no tools; leave out tools, or use a "
@@ -167,6 +171,7 @@ class ChatService:
             begin=prompt.begin + begin,
             most=most,
             is_exact=is_exact,
+            owner=model.source.owner,
         )
         return _Encoded(found.tokens, found.count, found.is_exact, tool_format, begin, constraint)
 
@@ -204,12 +209,23 @@ def _sample_body(model: NamedModel, encoded: _Encoded, parameters: GenerationPar
         "num_samples": parameters.choices,
     }
     if parameters.alternatives:
+        _check_alternatives(model, parameters, prompt_tokens=len(prompt))
         body["topk_sample_logprobs"] = parameters.alternatives
     constraint = encoded.constraint or parameters.constraint
     if constraint is not None:
         decode_constraint(constraint, "the schema")
         body["constraint"] = constraint
     return orjson.dumps(body)
+
+
+def _check_alternatives(model: NamedModel, parameters: GenerationParameters, *, prompt_tokens: int) -> None:
+    room = math.inf if model.max_context is None else model.max_context - prompt_tokens
+    most = min(parameters.max_tokens or math.inf, room)
+    if most < math.inf and parameters.choices * most * parameters.alternatives > MAX_ALTERNATIVES:
+        raise BadRequest(
+            f"{parameters.choices} choices of up to {most} tokens with {parameters.alternatives} alternatives each are "
+            f"more than {MAX_ALTERNATIVES} alternatives; ask for fewer choices, tokens or alternatives"
+        )
 
 
 def _check_prefix(conversation_id: str, prefix: str) -> None:

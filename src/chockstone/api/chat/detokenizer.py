@@ -1,6 +1,7 @@
 """The detokenizer: text from tokens as they come.
 
 Bytes that are the beginning of a character are held back, and so is text that may be the beginning of a stop string.
+The time that a stop string takes grows with the text, not with the length of the stop string: a client chooses both.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class Detokenizer:
 
     def __init__(self, table: TokenTable, *, stops: Sequence[str] = (), keep: Collection[str] = ()) -> None:
         self._table = table
-        self._stops = tuple(stop for stop in stops if stop)
+        self._stops = [_StopFinder(stop) for stop in stops if stop]
         self._hidden = frozenset(token for token, text in table.special.items() if text not in keep)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -41,23 +42,48 @@ class Detokenizer:
     def _take(self, text: str, *, is_last: bool) -> str:
         if self.stop_string is not None:
             return ""
-        text = self._held + text
-        found = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
-        if found:
-            place, self.stop_string = min(found, key=lambda each: each[0])
-            self._held = ""
-            return text[:place]
-        kept = 0 if is_last else held_back(text, self._stops)
+        ends = [(stop, end) for stop in self._stops if (end := stop.find(text)) is not None]
+        before, text = len(self._held), self._held + text
+        if ends:
+            stop, end = min(ends, key=lambda each: each[1] - len(each[0].text))
+            self.stop_string, self._held = stop.text, ""
+            return text[: before + end - len(stop.text)]
+        kept = 0 if is_last else max((stop.matched for stop in self._stops), default=0)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]
 
 
-def held_back(text: str, marks: Sequence[str]) -> int:
-    """How many characters at the end of ``text`` may be the beginning of a mark."""
-    longest = 0
-    for mark in marks:
-        for size in range(min(len(mark) - 1, len(text)), longest, -1):
-            if mark.startswith(text[-size:]):
-                longest = size
-                break
-    return longest
+class _StopFinder:
+    """Finds one stop string in a text that comes in pieces, as Knuth, Morris and Pratt do."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.matched = 0  # characters at the end of what came that are the beginning of the stop string
+        self._shorter = [0, 0]  # by characters matched: how many may still be matched if the next one is another
+        self._border = 0  # of as many characters as the last of these is for: how many begin and end them
+
+    def find(self, piece: str) -> int | None:
+        """How much of ``piece`` belongs to the text up to the end of the first stop string; None: none ends in it."""
+        place = 0
+        while place < len(piece):
+            if not self.matched and (place := piece.find(self.text[0], place)) < 0:
+                return None
+            self.matched = self._continued(self.matched, piece[place])
+            place += 1
+            if self.matched == len(self.text):
+                return place
+            if self.matched == len(self._shorter):
+                self._extend()
+        return None
+
+    def _extend(self) -> None:
+        count = len(self._shorter)
+        self._border = self._continued(self._border, self.text[count - 1])
+        is_same = self.text[self._border] == self.text[count]  # then it helps as little
+        self._shorter.append(self._shorter[self._border] if is_same else self._border)
+
+    def _continued(self, matched: int, character: str) -> int:
+        """How many are matched after one more character."""
+        while matched and self.text[matched] != character:
+            matched = self._shorter[matched]
+        return matched + (self.text[matched] == character)

@@ -19,7 +19,7 @@ from chockstone.wire.codecs.sample_result import NO_LOGPROB
 
 FinishKind = Literal["stop", "length", "tool_calls"]
 Alternatives = tuple[tuple[int, bytes, float], ...]  # token, its bytes, its logprob; the most likely first
-_LARGE_TOKENS: Final = 4096  # of one piece; more are turned into text beside the event loop
+_LARGE_TOKENS: Final = 4096  # of one piece, times its stop strings; more are turned into text beside the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ class TextGeneration:
         self.cached_tokens: int | None = None  # of the prompt, which were not computed again; known at the end
         self.choices = tuple(GeneratedChoice() for _ in range(choices))
         self._stream = stream
+        self._large_tokens = _LARGE_TOKENS // max(1, len(reading.stop))
         self._readers = [_ChoiceReader(number, reading) for number in range(choices)]
         self._waits_for_end = waits_for_end
         self._before_end = before_end
@@ -167,7 +168,7 @@ class TextGeneration:
             if self._waits_for_end:
                 pieces = [piece async for piece in self._stream]
                 self._ready += await asyncio.to_thread(self._read_whole, pieces)
-            elif len((piece := await anext(self._stream)).tokens) > _LARGE_TOKENS:
+            elif len((piece := await anext(self._stream)).tokens) > self._large_tokens:
                 self._ready += await asyncio.to_thread(self._read, [piece], {})
             else:
                 self._ready += self._read([piece], {})

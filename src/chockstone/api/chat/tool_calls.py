@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from chockstone.api.chat.detokenizer import held_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,8 @@ FORMATS: Final[Mapping[str, _Format]] = {
 MARKS: Final = frozenset(
     {each.begin for each in FORMATS.values()} | {each.end for each in FORMATS.values() if each.end}
 )
-_FUNCTION: Final = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
-_PARAMETER: Final = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_FUNCTION: Final = re.compile(r"<function=([^>\n]{1,300})>")
+_PARAMETER: Final = re.compile(r"<parameter=([^>\n]{1,300})>")
 
 
 def forced_beginning(tool_format: str, name: str | None) -> str:
@@ -96,7 +94,7 @@ class ToolCallParser:
             before, self._held = self._held[:place], self._held[place + len(begin) :]
             self._is_inside = True
         else:
-            kept = held_back(self._held, (begin,))
+            kept = _begun(self._held, begin)
             before, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
         if before.strip() or (before and place < 0):
             self._has_text = self._has_text or bool(before.strip())
@@ -104,14 +102,38 @@ class ToolCallParser:
         return self._is_inside
 
     def _calls(self, text: str) -> list[ToolCall]:
-        if self._name == "qwen_xml":
-            return [
-                ToolCall(
-                    name.strip(), json.dumps({key.strip(): _value(value) for key, value in _PARAMETER.findall(body)})
-                )
-                for name, body in _FUNCTION.findall(text)
-            ]
-        return _json_calls(text)
+        return _xml_calls(text) if self._name == "qwen_xml" else _json_calls(text)
+
+
+def _begun(text: str, mark: str) -> int:
+    """How many characters at the end of ``text`` may be the beginning of ``mark``."""
+    sizes = range(min(len(mark) - 1, len(text)), 0, -1)
+    return next((size for size in sizes if mark.startswith(text[-size:])), 0)
+
+
+def _xml_calls(text: str) -> list[ToolCall]:
+    """A last function may lack its end."""
+    calls: list[ToolCall] = []
+    for name, body, _ in _elements(text, _FUNCTION, "</function>"):
+        values = {
+            key.strip(): _value(value.removeprefix("\n").removesuffix("\n"))
+            for key, value, is_whole in _elements(body, _PARAMETER, "</parameter>")
+            if is_whole
+        }
+        calls.append(ToolCall(name.strip(), json.dumps(values)))
+    return calls
+
+
+def _elements(text: str, begin: re.Pattern[str], end: str) -> Iterator[tuple[str, str, bool]]:
+    """Name and content of each element, and whether it has its end. Reads the text once, whatever is in it."""
+    place = 0
+    while (found := begin.search(text, place)) is not None:
+        close = text.find(end, found.end())
+        if close < 0:
+            yield found[1], text[found.end() :], False
+            return
+        yield found[1], text[found.end() : close], True
+        place = close + len(end)
 
 
 def _json_calls(text: str) -> list[ToolCall]:
@@ -136,11 +158,25 @@ def _call(value: object) -> ToolCall | None:
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str) or not name:
         return None
     arguments = value.get("arguments", value.get("parameters", {}))
-    return ToolCall(name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False))
+    try:
+        written = arguments if isinstance(arguments, str) else _written(arguments)
+        f"{name}{written}".encode()
+    except (ValueError, RecursionError):
+        return None
+    return ToolCall(name, written)
 
 
 def _value(text: str) -> Any:  # Any: JSON
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        _written(value)
     except (ValueError, RecursionError):
         return text
+    return value
+
+
+def _written(value: object) -> str:
+    """As JSON that every client reads. Raises ValueError for NaN, infinity and half characters, which Python takes."""
+    written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    written.encode()
+    return written

@@ -55,10 +55,10 @@ async def list_conversations(
 ) -> ConversationsResponse:
     """The caller's stored conversations, newest first. ``before``: ``next_before`` of the page before."""
     kept, owner = context.engine.conversations, caller.user_id
-    page = await kept.page(owner, limit=limit, before=_place(before), model=model, is_rewarded=rewarded)
+    page = await kept.page(owner, _entry, limit=limit, before=_place(before), model=model, is_rewarded=rewarded)
     use = await kept.use(owner)
     return ConversationsResponse(
-        conversations=[_entry(each) for each in page.conversations],
+        conversations=list(page.entries),
         next_before=page.next_before,
         count=use.count,
         size_bytes=use.size_bytes,
@@ -155,7 +155,9 @@ async def _encoded(
     sampled = answer.choices[conversation.choose(request.choice)].tokens
     directory = context.model(answer.base_model).directory
     try:
-        return Correction(await encode_correction(chat.tokenizers, directory, text, sampled=sampled), text)
+        return Correction(
+            await encode_correction(chat.tokenizers, directory, text, sampled=sampled, owner=answer.owner), text
+        )
     except TokenizerBusy as error:
         raise Busy(str(error)) from None
     except TokenizerFailed as error:

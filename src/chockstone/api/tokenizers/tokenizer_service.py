@@ -1,8 +1,8 @@
 """The tokenizer service: text to tokens and back, by a child process that starts with the first request.
 
-One request runs at a time. A child that does not answer in time is killed, and one that has been idle for long is
-ended, with the tokenizers in its memory; the next request starts another one. The child ends with the server, because
-its standard input ends.
+One request runs at a time, also when its client has left, and the owners of requests take turns. A child that does not
+answer in time is killed, and one that has been idle for long is ended, with the tokenizers in its memory; the next
+request starts another one. The child ends with the server, because its standard input ends.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from chockstone.api.tokenizers import tokenizer_process
+from chockstone.api.tokenizers.fair_turns import FairTurns
 
 _COMMAND: Final = (sys.executable, "-I", tokenizer_process.__file__)  # -I: nothing of the working directory is imported
 _REPLY_BYTES: Final = 64 << 20
@@ -117,26 +119,34 @@ class TokenizerService:
         self._answer_seconds = answer_seconds
         self._idle_seconds = idle_seconds
         self._idle: asyncio.TimerHandle | None = None  # ends the child
-        self._turns = asyncio.Lock()  # requests wait here, and hold no thread
-        self._waiting = 0
-        self._turn = threading.Lock()  # of the thread that talks to the child; outlasts a request that was cancelled
+        self._turns = FairTurns()  # requests wait here, and hold no thread
+        self._exchanges: set[asyncio.Task[bytes]] = set()  # one at most; it outlasts a request that was cancelled
+        self._turn = threading.Lock()  # of the thread that talks to the child
         self._child = _Child(command)
         self._tables: OrderedDict[Path, TokenTable] = OrderedDict()
         weakref.finalize(self, self._child.end)
 
-    async def describe(self, directory: Path) -> TokenizerFacts:
-        found = await self._ask({"do": "describe", "directory": str(directory)})
+    async def describe(self, directory: Path, *, owner: str = "") -> TokenizerFacts:
+        """``owner``, here and below: who asks; owners take turns."""
+        found = await self._ask({"do": "describe", "directory": str(directory)}, owner)
         return TokenizerFacts(bool(found["chat"]), int(found["vocabulary"]))
 
     async def encode(
-        self, directory: Path, text: str, *, adds_special: bool = True, most: int | None = None, is_exact: bool = False
+        self,
+        directory: Path,
+        text: str,
+        *,
+        adds_special: bool = True,
+        most: int | None = None,
+        is_exact: bool = False,
+        owner: str = "",
     ) -> EncodedPrompt:
         """``adds_special``: with the special tokens that the tokenizer adds by itself.
 
         ``most``: tokens that are wanted; None: all. ``is_exact``: of more, the exact number.
         """
         request = {"do": "encode", "directory": str(directory), "text": text, "adds_special": adds_special}
-        return _prompt(await self._ask({**request, "most": most, "is_exact": is_exact}))
+        return _prompt(await self._ask({**request, "most": most, "is_exact": is_exact}, owner))
 
     async def encode_chat(self, directory: Path, messages: Sequence[ChatMessage]) -> EncodedPrompt:
         """By the model's chat template, with the beginning of the answer."""
@@ -153,33 +163,36 @@ class TokenizerService:
         begin: str = "",
         most: int | None = None,
         is_exact: bool = False,
+        owner: str = "",
     ) -> EncodedPrompt:
         """As ``encode_chat``. ``begin`` is the beginning of the answer, which the model continues. ``most`` and
         ``is_exact``: as with ``encode``.
         """
         request = {"do": "encode_chat", "directory": str(directory), "messages": list(messages), "tools": tools}
-        found = await self._ask({**request, "options": options, "begin": begin, "most": most, "is_exact": is_exact})
-        return _prompt(found)
+        more = {"options": options, "begin": begin, "most": most, "is_exact": is_exact}
+        return _prompt(await self._ask({**request, **more}, owner))
 
-    async def tool_format(self, directory: Path) -> str | None:
+    async def tool_format(self, directory: Path, *, owner: str = "") -> str | None:
         """How the model's template has it write calls of tools; None: the template knows no tools."""
-        found = (await self._ask({"do": "tools", "directory": str(directory)}))["format"]
+        found = (await self._ask({"do": "tools", "directory": str(directory)}, owner))["format"]
         return None if found is None else str(found)
 
-    async def table(self, directory: Path) -> TokenTable:
+    async def table(self, directory: Path, *, owner: str = "") -> TokenTable:
         """Read once; the last few are kept."""
         if (known := self._tables.get(directory)) is not None:
             self._tables.move_to_end(directory)
             return known
-        found = await self._ask({"do": "table", "directory": str(directory)})
+        found = await self._ask({"do": "table", "directory": str(directory)}, owner)
         table = self._tables[directory] = await asyncio.to_thread(_read_table, found)
         if len(self._tables) > _KEPT_TABLES:
             self._tables.popitem(last=False)
         return table
 
-    async def decode(self, directory: Path, tokens: Sequence[int], *, singles: Sequence[int]) -> DecodedTokens:
+    async def decode(
+        self, directory: Path, tokens: Sequence[int], *, singles: Sequence[int], owner: str = ""
+    ) -> DecodedTokens:
         request = {"do": "decode", "directory": str(directory), "tokens": list(tokens), "singles": list(singles)}
-        found = await self._ask(request)
+        found = await self._ask(request, owner)
         return DecodedTokens(tuple(found["pieces"]), dict(zip(singles, found["singles"], strict=True)))
 
     def close(self) -> None:
@@ -187,22 +200,30 @@ class TokenizerService:
         with self._turn:
             self._child.end()
 
-    async def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:  # Any: plain JSON
+    async def _ask(self, request: Mapping[str, Any], owner: str) -> dict[str, Any]:  # Any: plain JSON
         """Raises TokenizerFailed."""
-        if self._waiting >= MAX_WAITING:
+        if not self._turns.has_room(owner, most=MAX_WAITING):
             raise TokenizerBusy(f"{self._waiting} other texts wait for the tokenizer; try again in a moment")
-        self._waiting += 1
-        try:
-            line = await asyncio.to_thread(_line, request)
-            async with self._turns:
-                reply = await asyncio.to_thread(self._exchange, line)
-        finally:
-            self._waiting -= 1
-            self._end_when_idle()
+        await self._turns.take(owner)
+        exchange = asyncio.create_task(asyncio.to_thread(self._exchange, request))
+        self._exchanges.add(exchange)
+        exchange.add_done_callback(partial(self._exchanged, owner))
+        reply = await asyncio.shield(exchange)  # who leaves keeps the turn until the child is free again
         found: dict[str, Any] = await asyncio.to_thread(orjson.loads, reply)
         if (problem := found.get("problem")) is not None:
             raise (TextTooLong if found.get("is_too_long") else TokenizerFailed)(str(problem))
         return found
+
+    @property
+    def _waiting(self) -> int:
+        return self._turns.total
+
+    def _exchanged(self, owner: str, exchange: asyncio.Task[bytes]) -> None:
+        self._exchanges.discard(exchange)
+        if not exchange.cancelled():
+            exchange.exception()  # who asked may have left
+        self._turns.give_back(owner)
+        self._end_when_idle()
 
     def _end_when_idle(self) -> None:
         if self._idle is not None:
@@ -215,7 +236,8 @@ class TokenizerService:
 
         self._idle = loop.call_later(self._idle_seconds, end)
 
-    def _exchange(self, line: bytes) -> bytes:
+    def _exchange(self, request: Mapping[str, Any]) -> bytes:  # Any: plain JSON
+        line = _line(request)
         with self._turn:
             process = self._child.running()
             timer = threading.Timer(self._answer_seconds, process.kill)

@@ -6,6 +6,8 @@ log-probabilities are base64 of 32-bit little-endian numbers, so every bit of th
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from array import array
 from base64 import b64decode, b64encode
@@ -27,6 +29,7 @@ from chockstone.engine.conversations.answers import (
 
 VERSION: Final = 1
 MAX_TOKEN: Final = 2**31 - 1
+_LONG_INTEGER: Final = re.compile(rb"[:,\[]-?[0-9]{19}")
 
 
 class ConversationDamaged(Exception):
@@ -159,9 +162,17 @@ def _unpack_numbers(kind: str, encoded: str) -> tuple[Any, ...]:  # Any: ints or
 def _pack(record: dict[str, Any]) -> bytes:  # Any: plain JSON
     try:
         content = orjson.dumps(record)
-    except TypeError as error:
-        raise ValueError(f"it holds what JSON cannot: {error}") from error
+    except TypeError:
+        content = _pack_long_integers(record)
     return b"%016x %b\n" % (xxhash.xxh3_64_intdigest(content), content)
+
+
+def _pack_long_integers(record: dict[str, Any]) -> bytes:  # Any: plain JSON
+    """By Python, which writes integers of more than 64 bits: arguments of calls may have them."""
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ValueError(f"it holds what JSON cannot: {error}") from error
 
 
 def _unpack(line: bytes) -> dict[str, Any]:  # Any: plain JSON
@@ -169,8 +180,9 @@ def _unpack(line: bytes) -> dict[str, Any]:  # Any: plain JSON
     if line[16:17] != b" " or line[:16] != b"%016x" % xxhash.xxh3_64_intdigest(line[17:]):
         raise ConversationDamaged("the checksum of a line is wrong")
     try:
-        record = orjson.loads(line[17:])
-    except orjson.JSONDecodeError as error:
+        has_long_integers = _LONG_INTEGER.search(line, 17) is not None  # which orjson would round
+        record = json.loads(line[17:]) if has_long_integers else orjson.loads(line[17:])
+    except ValueError as error:
         raise ConversationDamaged(f"a line is not JSON: {error}") from error
     if not isinstance(record, dict):
         raise ConversationDamaged("a line is no object")

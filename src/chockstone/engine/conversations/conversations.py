@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from chockstone.engine.conversations.answers import (
@@ -37,6 +38,7 @@ T = TypeVar("T")
 QUOTA_BYTES: Final = 1 << 30
 MOST_CORRECTED_TOKENS: Final = 1 << 20
 _READ_AT_ONCE: Final = 32
+_READ_AT_ONCE_BYTES: Final = 16 << 20
 _THREADS: Final = 4
 _NO_PLACE: Final = "delete some with `chockstone conversations rm`, or send the request without store"
 
@@ -51,8 +53,8 @@ class ConversationUse:
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationPage:
-    conversations: Sequence[KeptConversation]
+class ConversationPage(Generic[T]):
+    entries: Sequence[T]
     next_before: str | None  # the id to continue before; None: there are no more
 
 
@@ -100,7 +102,7 @@ class Conversations:
             raise ConversationsFull(
                 f"your {use.count} conversations take {use.size_bytes} bytes of {self._quota_bytes}; {_NO_PLACE}"
             )
-        if self._reserve_bytes and await self._in_thread(self._free_bytes) < self._reserve_bytes:
+        if await self._is_disk_full():
             raise ConversationsFull(
                 "the disk of the server has less free space than its reserve, so no conversation is kept; tell the "
                 "operator, or send the request without store"
@@ -151,26 +153,30 @@ class Conversations:
     async def page(
         self,
         owner: str,
+        describe: Callable[[KeptConversation], T],
         *,
         limit: int,
         before: str | None = None,
         model: str | None = None,
         is_rewarded: bool | None = None,
         api: str | None = None,
-    ) -> ConversationPage:
-        """Newest first, those before an id. Damaged ones are left out."""
+    ) -> ConversationPage[T]:
+        """Newest first, those before an id. Damaged ones are left out. No more of them is kept in memory than what
+        ``describe`` takes: together they may be as large as the quota.
+        """
         await self._use(owner)
         ids = (await self._in_thread(self._directory_of(owner).ids))[::-1]
         if before is not None:
             ids = [each for each in ids if order_of(each) < order_of(before)]
-        found: list[KeptConversation] = []
-        for start in range(0, len(ids), _READ_AT_ONCE):
-            for conversation in await self._read_some(owner, ids[start : start + _READ_AT_ONCE]):
-                if not _matches(conversation, model, is_rewarded) or api not in (None, conversation.answer.api):
-                    continue
-                if len(found) == limit:
-                    return ConversationPage(found, found[-1].conversation_id)
-                found.append(conversation)
+        found: list[T] = []
+        last = ""
+        async for conversation in self._read_each(owner, ids):
+            if not _matches(conversation, model, is_rewarded) or api not in (None, conversation.answer.api):
+                continue
+            if len(found) == limit:
+                return ConversationPage(found, last)
+            found.append(describe(conversation))
+            last = conversation.conversation_id
         return ConversationPage(found, None)
 
     async def read_all(
@@ -181,10 +187,9 @@ class Conversations:
         ids = await self._in_thread(self._directory_of(owner).ids)
         if after is not None:
             ids = [each for each in ids if order_of(each) > order_of(after)]
-        for start in range(0, len(ids), _READ_AT_ONCE):
-            for conversation in await self._read_some(owner, ids[start : start + _READ_AT_ONCE]):
-                if _matches(conversation, model, is_rewarded):
-                    yield conversation
+        async for conversation in self._read_each(owner, ids):
+            if _matches(conversation, model, is_rewarded):
+                yield conversation
 
     async def reward(
         self, owner: str, conversation_id: str, reward: float | None, *, choice: int | None = None
@@ -199,10 +204,13 @@ class Conversations:
     async def correct(
         self, owner: str, conversation_id: str, correction: Correction | None, *, choice: int | None = None
     ) -> KeptConversation:
-        """The same with what the answer should have been."""
+        """The same with what the answer should have been, which counts against the quota. Raises ConversationsFull."""
         if correction is not None and not 0 < len(correction.tokens) <= MOST_CORRECTED_TOKENS:
             raise BadRequest(f"a correction has 1 to {MOST_CORRECTED_TOKENS} tokens, not {len(correction.tokens)}")
-        return await self._attach(owner, conversation_id, choice, lambda old: replace(old, correction=correction))
+        is_limited = correction is not None  # a reward takes next to nothing
+        return await self._attach(
+            owner, conversation_id, choice, lambda old: replace(old, correction=correction), is_limited=is_limited
+        )
 
     async def delete(self, owner: str, conversation_id: str) -> None:
         """On return its file is gone, with all that was attached. Raises ConversationMissing, ServerFailure."""
@@ -221,7 +229,13 @@ class Conversations:
         self._threads.shutdown(wait=False)
 
     async def _attach(
-        self, owner: str, conversation_id: str, choice: int | None, change: Callable[[Feedback], Feedback]
+        self,
+        owner: str,
+        conversation_id: str,
+        choice: int | None,
+        change: Callable[[Feedback], Feedback],
+        *,
+        is_limited: bool = False,
     ) -> KeptConversation:
         use = await self._use(owner)
         async with self._lock(owner):
@@ -229,13 +243,33 @@ class Conversations:
             number = old.choose(choice)
             feedback = {**old.feedback, number: change(old.feedback_on(number))}
             try:
-                size = await self._in_thread(lambda: self._write(old.answer, feedback, kept_at=old.kept_at))
+                content = await self._in_thread(lambda: encode(old.answer, feedback, kept_at=old.kept_at))
             except ValueError as error:
                 raise BadRequest(f"the correction cannot be kept: {error}") from error
+            size = counted_bytes(len(content))
+            if is_limited and size > old.size_bytes:
+                await self._check_growth(use, size - old.size_bytes)
+            try:
+                await self._in_thread(lambda: self._directory_of(owner).write(conversation_id, content))
             except OSError as error:
                 raise _unwritable(conversation_id, error) from error
             use.size_bytes += size - old.size_bytes
             return replace(old, feedback=feedback, size_bytes=size)
+
+    async def _check_growth(self, use: _Use, size_bytes: int) -> None:
+        if use.size_bytes + size_bytes > self._quota_bytes:
+            raise ConversationsFull(
+                f"the correction takes {size_bytes} bytes more, and your {use.count} conversations have "
+                f"{use.size_bytes} bytes of {self._quota_bytes}; delete some with `chockstone conversations rm`"
+            )
+        if await self._is_disk_full():
+            raise ConversationsFull(
+                "the disk of the server has less free space than its reserve, so no correction is kept; tell the "
+                "operator"
+            )
+
+    async def _is_disk_full(self) -> bool:
+        return bool(self._reserve_bytes) and await self._in_thread(self._free_bytes) < self._reserve_bytes
 
     def _write(self, answer: StoredAnswer, feedback: Mapping[int, Feedback], *, kept_at: datetime) -> int:
         content = encode(answer, feedback, kept_at=kept_at)
@@ -267,14 +301,22 @@ class Conversations:
             raise ServerFailure(f"conversation {conversation_id!r} cannot be read: {_cause(error)}") from error
         return KeptConversation(answer, kept_at, feedback, counted_bytes(len(content)))
 
-    async def _read_some(self, owner: str, conversation_ids: Sequence[str]) -> list[KeptConversation]:
-        return await self._in_thread(lambda: list(self._readable(owner, conversation_ids)))
+    async def _read_each(self, owner: str, conversation_ids: Sequence[str]) -> AsyncIterator[KeptConversation]:
+        """Some at once, and of large ones fewer."""
+        left = deque(conversation_ids)
+        while left:
+            some = await self._in_thread(lambda: self._take_readable(owner, left))
+            while some:
+                yield some.popleft()
 
-    def _readable(self, owner: str, conversation_ids: Sequence[str]) -> list[KeptConversation]:
-        found = []
-        for conversation_id in conversation_ids:
+    def _take_readable(self, owner: str, conversation_ids: deque[str]) -> deque[KeptConversation]:
+        """Those of the first ids, which are taken out."""
+        found: deque[KeptConversation] = deque()
+        size_bytes = 0
+        while conversation_ids and len(found) < _READ_AT_ONCE and size_bytes < _READ_AT_ONCE_BYTES:
             try:
-                found.append(self._read(owner, conversation_id))
+                found.append(self._read(owner, conversation_ids.popleft()))
+                size_bytes += found[-1].size_bytes
             except ConversationMissing:
                 continue  # it was deleted a moment ago
             except (BadRequest, ServerFailure) as error:

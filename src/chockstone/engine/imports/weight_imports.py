@@ -21,7 +21,7 @@ from chockstone.backends.protocol import LayoutReply, RunSpec, Workers
 from chockstone.catalog import Catalog, CheckpointRow, RowExists, RowMissing
 from chockstone.checkpoints.errors import AdmissionRefused, StoreError
 from chockstone.checkpoints.saving.admission import Admission
-from chockstone.engine.config import StorageRules
+from chockstone.engine.config import Busy, StorageRules
 from chockstone.engine.imports.checked_files import CheckedFiles, files_of, shapes_of
 from chockstone.engine.imports.uploads import WeightUpload, WeightUploads, new_upload_id, not_there
 from chockstone.engine.runs.saving import Saving, WrittenCheckpoint
@@ -70,6 +70,7 @@ class WeightImports:
         self._trusts_ages = trusts_ages
         self._on_change = on_change
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._receiving: set[tuple[str, str]] = set()  # uploads, and the files of them that are being sent
         self._starting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by owner
 
     async def start(
@@ -119,7 +120,20 @@ class WeightImports:
         return upload
 
     async def receive(self, upload: WeightUpload, file: str, fill: Callable[[IO[bytes]], Awaitable[None]]) -> None:
-        """Have ``fill`` write a file of the upload. What it raises leaves no file behind."""
+        """Have ``fill`` write a file of the upload. What it raises leaves no file behind.
+
+        Raises Busy while another request sends the same file: each would take its size of the disk.
+        """
+        place = (upload.upload_id, file)
+        if place in self._receiving:
+            raise Busy(f"{file!r} of upload {upload.upload_id!r} is being received already; send it again in a moment")
+        self._receiving.add(place)
+        try:
+            await self._receive(upload, file, fill)
+        finally:
+            self._receiving.discard(place)
+
+    async def _receive(self, upload: WeightUpload, file: str, fill: Callable[[IO[bytes]], Awaitable[None]]) -> None:
         with ExitStack() as open_files:
             part = await asyncio.to_thread(open_files.enter_context, self._uploads.receiving(upload, file))
             try:

@@ -15,6 +15,7 @@ from llguidance.hf import from_tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from chockstone.sampling.constrained.guide import Grammar, first_line
+from chockstone.sampling.constrained.joint_patterns import MAX_JOINT_PATTERNS, count_joint_patterns
 from chockstone.sampling.constrained.marked_text import marked_grammar
 from chockstone.wire.codecs.samples import Constraint
 from chockstone.wire.failures import BadRequest
@@ -62,7 +63,13 @@ class GrammarTokenizer:
 
 def compile_grammar(constraint: Constraint, tokenizer: GrammarTokenizer, *, vocabulary: int) -> Grammar:
     """Raises BadRequest for a schema that is not supported, matches nothing, or is too complex."""
-    schema = json.dumps({**json.loads(constraint.schema), "x-guidance": _OPTIONS}, ensure_ascii=False)
+    parsed = json.loads(constraint.schema)
+    if count_joint_patterns(parsed) > MAX_JOINT_PATTERNS:
+        raise BadRequest(
+            f"the schema cannot be used as a constraint: it may ask for more than {MAX_JOINT_PATTERNS} patterns or "
+            "formats of one text; combine fewer schemas that have some"
+        )
+    schema = json.dumps({**parsed, "x-guidance": _OPTIONS}, ensure_ascii=False)
     text = f"{_rules(constraint, tokenizer)}json: %json {schema}\n"
     matcher = LLMatcher(tokenizer.compiled, LLMatcher.grammar_from_lark(text), log_level=0, limits=_limits())
     if not matcher.is_error():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chockstone.api.anthropic.answers import AnswerBlocks, ending_of, server_sent, tool_use
+from chockstone.api.anthropic.answers import AnswerBlocks, encode_message, ending_of, server_sent, tool_use
 from chockstone.api.chat.generation import Finish
 from chockstone.api.chat.tool_calls import ToolCall
 
@@ -101,3 +101,10 @@ def test_the_end_has_a_reason(finish: Finish, has_calls: bool, is_cut_by_context
 
 def test_an_event_is_named_twice() -> None:
     assert server_sent({"type": "ping"}) == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def test_integers_of_any_length_are_told() -> None:
+    blocks, events = told([ToolCall("add", json.dumps({"a": 2**70}))])
+
+    assert json.loads(encode_message({"content": blocks}))["content"][0]["input"] == {"a": 2**70}
+    assert plain(rebuilt([json.loads(server_sent(event).split(b"data: ")[1]) for event in events])) == plain(blocks)

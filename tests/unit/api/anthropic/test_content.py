@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -172,3 +173,14 @@ def test_tools_that_are_wrong_or_not_ours_to_run_are_named(tools: Any, param: st
         read_tools(RequestFields({"tools": tools}))
 
     assert refused.value.param == param
+
+
+def test_many_blocks_behind_a_long_one_are_read_in_time() -> None:
+    blocks = [text("x" * 4_000_000), *[text("a")] * 9_000]
+
+    began = time.process_time()
+    told = [said(user(*blocks)), said(user("a"), assistant(*blocks), user("b"))]
+
+    assert time.process_time() - began < 1
+    assert len(told[0][0]["content"]) == 4_000_000 + 2 * 9_000
+    assert len(told[1][1]["content"]) == 4_000_000 + 9_000

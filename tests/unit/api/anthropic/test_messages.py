@@ -13,6 +13,7 @@ import pytest
 
 from chockstone.api.anthropic.answers import MessageAnswer
 from chockstone.api.anthropic.messages import stream_events
+from chockstone.api.chat.chat_service import ChatService
 from chockstone.wire.failures import ServerFailure
 from support.api.users import KEYS, MODEL, User
 from support.chat import CALL, CONTEXT
@@ -295,6 +296,33 @@ async def test_a_client_that_leaves_frees_its_place(served: Served, url: str, wr
             asking.cancel()
             while "cancel" not in served.backend.words():
                 await asyncio.sleep(0.01)
+
+
+async def test_tokens_are_not_counted_for_a_client_that_has_left(served: Served, url: str) -> None:
+    chat: ChatService = served.app.state.chat
+    turns = chat.tokenizers._turns
+    await turns.take("bob")
+
+    async with httpx.AsyncClient(base_url=url, headers={"X-API-Key": KEYS["ann"]}, trust_env=False) as http:
+        body = {"model": MODEL, "messages": HI}
+        asking = asyncio.create_task(http.post("/anthropic/v1/messages/count_tokens", json=body))
+        async with asyncio.timeout(20):
+            while turns.total < 2:
+                await asyncio.sleep(0.01)
+            asking.cancel()
+            while turns.total > 1:
+                await asyncio.sleep(0.01)
+    turns.give_back("bob")
+
+
+async def test_a_call_may_have_integers_of_any_length(client: anthropic.AsyncAnthropic, writes: Writes) -> None:
+    writes(f'<tool_call>{{"name": "weather", "arguments": {{"city": {2**70}}}}}</tool_call>')
+
+    answer = await client.messages.create(model=HELPER, max_tokens=90, messages=HI, tools=[WEATHER])
+
+    [call] = answer.content
+    assert call.type == "tool_use"
+    assert call.input == {"city": 2**70}
 
 
 async def test_hostile_bodies_are_refused_in_words(url: str) -> None:

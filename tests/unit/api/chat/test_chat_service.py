@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from chockstone.api.chat import chat_service
 from chockstone.api.chat.chat_service import ChatService, PromptTooLong
 from chockstone.api.chat.orders import Conversation, GenerationParameters, PlainPrompt, TokenPrompt
 from chockstone.api.tokenizers import tokenizer_service
@@ -41,6 +42,18 @@ async def test_more_tokens_than_there_is_room_for_are_as_many_as_there_is(
     assert "max_tokens" not in body["sampling_params"]
     body = await body_of(served, chat, caller, TokenPrompt((1,) * 10), max_tokens=CONTEXT - 11)
     assert body["sampling_params"]["max_tokens"] == CONTEXT - 11
+
+
+async def test_more_alternatives_than_an_answer_can_hold_are_refused(
+    served: Served, chat: ChatService, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_service, "MAX_ALTERNATIVES", 2 * 5 * (CONTEXT - 10))
+    model = await chat.find_model(caller, MODEL)
+
+    await body_of(served, chat, caller, TokenPrompt((1,) * 10), choices=2, alternatives=5)
+    await body_of(served, chat, caller, TokenPrompt((1,)), choices=4, alternatives=20, max_tokens=1)
+    with pytest.raises(BadRequest, match=f"2 choices of up to {CONTEXT - 9} tokens with 5 alternatives"):
+        await chat.start(model, TokenPrompt((1,) * 9), GenerationParameters(choices=2, alternatives=5))
 
 
 async def test_a_prompt_that_fills_the_context_is_refused(chat: ChatService, caller: Caller) -> None:

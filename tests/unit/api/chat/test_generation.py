@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chockstone.api.chat import generation as generation_module
 from chockstone.api.chat.chat_service import ChatService
 from chockstone.api.chat.generation import Delta, Finish, TextGeneration, _ChoiceReader
 from chockstone.api.chat.orders import Conversation, GenerationParameters, NamedTool, PlainPrompt, TokenPrompt
@@ -205,6 +206,25 @@ async def test_whole_answers_with_alternatives_are_read_beside_the_event_loop(
     monkeypatch.setattr(_ChoiceReader, "read", noted)
     served.backend.sequences = written(directory, "Hello.")
     await read(await start(chat, caller, alternatives=2))
+
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_many_stop_strings_are_looked_for_beside_the_event_loop(
+    served: Served, chat: ChatService, caller: Caller, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    read_piece = _ChoiceReader.read
+
+    def noted(*values: Any) -> Delta | None:
+        threads.append(threading.current_thread())
+        return read_piece(*values)
+
+    monkeypatch.setattr(_ChoiceReader, "read", noted)
+    monkeypatch.setattr(generation_module, "_LARGE_TOKENS", 3)
+    served.backend.sequences = written(directory, "Hello.")
+    await read(await start(chat, caller, stop=("1", "2", "3", "4")))
 
     assert threads
     assert threading.main_thread() not in threads

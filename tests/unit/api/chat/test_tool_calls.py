@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
 
 from chockstone.api.chat.tool_calls import ToolCall, ToolCallParser, forced_beginning
@@ -52,3 +55,22 @@ def test_what_follows_text_that_the_client_wrote_is_no_bare_call() -> None:
     parser = ToolCallParser("llama3", has_text=True)
 
     assert "".join(map(str, [*parser.add(WRITTEN["llama3"]), *parser.finish()])) == WRITTEN["llama3"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "[Infinity]", "1e999", '"\\ud800"'])
+def test_a_call_is_json_that_every_client_reads(value: str) -> None:
+    hermes = f'<tool_call>{{"name": "add", "arguments": {{"a": {value}}}}}</tool_call>'
+    xml = f"<tool_call><function=add><parameter=a>{value}</parameter></function></tool_call>"
+
+    assert parse("hermes", hermes, step=1000) == [hermes], "as the model wrote it"
+    assert parse("qwen_xml", xml, step=1000) == [ToolCall("add", json.dumps({"a": value}))]
+
+
+@pytest.mark.parametrize("written", ["<function=", "<function=a>\n<parameter=", "<function=a>" + "<parameter=a>" * 9])
+def test_a_call_that_begins_again_and_again_is_read_in_time(written: str) -> None:
+    text = f"<tool_call>{written * (200_000 // len(written))}</tool_call>"
+
+    began = time.process_time()
+    parse("qwen_xml", text, step=len(text))
+
+    assert time.process_time() - began < 1

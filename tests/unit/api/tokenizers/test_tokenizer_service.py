@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,26 @@ async def test_too_many_waiting_requests_are_refused(model: Path, monkeypatch: p
         await service.describe(model)
 
     assert service._child.process is None
+
+
+async def test_clients_that_leave_keep_no_thread_waiting(model: Path) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    service = TokenizerService(command=[sys.executable, "-I", "-c", "import time; time.sleep(600)"])
+    left = [asyncio.create_task(service.describe(model)) for _ in range(3)]
+    while (process := service._child.process) is None:
+        await asyncio.sleep(0.01)
+
+    for each in left:
+        each.cancel()
+        for _ in range(5):  # the next one has its turn, if there is one
+            await asyncio.sleep(0)
+    answer = await asyncio.wait_for(asyncio.to_thread(lambda: "a thread is free"), 10)
+
+    assert answer == "a thread is free"
+    assert service._waiting == 1, "the child has not answered yet"
+    process.kill()
+    while service._waiting:
+        await asyncio.sleep(0.01)
 
 
 async def test_the_table_has_the_bytes_of_each_token(service: TokenizerService, model: Path) -> None:

@@ -96,8 +96,18 @@ def test_a_file_of_a_later_version_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "facts", [{"prompt_tokens": (2**31,)}, {"messages": [{"a": 2**70}]}, {"metadata": {"a": "\ud800"}}]
+    "facts", [{"prompt_tokens": (2**31,)}, {"messages": [{"a": object()}]}, {"metadata": {"a": "\ud800"}}]
 )
 def test_an_answer_that_cannot_be_written_is_refused(facts: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"token is not between|what JSON cannot"):
         encode(stored_answer(**facts), {}, kept_at=NOW)
+
+
+@pytest.mark.parametrize("number", [2**70, -(2**70), 2**63, 10**18, -(10**19)])
+def test_integers_are_kept_as_they_are_however_long(number: int) -> None:
+    call = {"function": {"name": "add", "arguments": {"a": number, "b": [number], "c": f"1:{number}"}}}
+    answer = stored_answer(messages=({"role": "assistant", "tool_calls": [call]},))
+
+    found, _, _ = decode(encode(answer, {}, kept_at=NOW), owner="ada", conversation_id=answer.conversation_id)
+
+    assert found.messages == answer.messages

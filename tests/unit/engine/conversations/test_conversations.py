@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import weakref
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from chockstone.engine.conversations import (
     Correction,
     Feedback,
 )
+from chockstone.engine.conversations import conversations as conversation_module
 from chockstone.engine.conversations.owner_directory import OwnerDirectory
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.engine.making import NOW
@@ -90,7 +93,7 @@ async def test_another_users_conversation_is_not_there(conversations: Conversati
     ):
         with pytest.raises(ConversationMissing, match="is not yours or not there"):
             await call
-    assert not (await conversations.page("eve", limit=9)).conversations
+    assert not (await conversations.page("eve", str, limit=9)).entries
     assert not await exported(conversations, "eve")
     assert (await conversations.get("ada", conversation_id)).feedback == {}
 
@@ -110,8 +113,8 @@ async def test_pages_have_the_newest_first_and_exports_the_oldest(conversations:
 
     pages, before = [], None
     while True:
-        page = await conversations.page("ada", limit=30, before=before)
-        pages.append([each.conversation_id for each in page.conversations])
+        page = await conversations.page("ada", lambda each: each.conversation_id, limit=30, before=before)
+        pages.append(list(page.entries))
         if (before := page.next_before) is None:
             break
 
@@ -121,6 +124,36 @@ async def test_pages_have_the_newest_first_and_exports_the_oldest(conversations:
     assert await exported(conversations, after=ids[66]) == ids[67:]
 
 
+async def test_a_list_holds_few_large_conversations_at_once(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_module, "_READ_AT_ONCE_BYTES", 2 * 4096)
+    ids = await keep_some(conversations, 5)
+    alive: weakref.WeakValueDictionary[int, Messages] = weakref.WeakValueDictionary()
+    most = 0
+
+    class Messages(list[Any]):
+        """Messages that tell whether they are still in memory."""
+
+    decode = conversation_module.decode
+
+    def decode_watched(*args: Any, **facts: Any) -> Any:
+        nonlocal most
+        answer, *rest = decode(*args, **facts)
+        messages = alive[len(seen)] = Messages(answer.messages)
+        seen.append(answer.conversation_id)
+        most = max(most, len(alive))
+        return replace(answer, messages=messages), *rest
+
+    seen: list[str] = []
+    monkeypatch.setattr(conversation_module, "decode", decode_watched)
+
+    page = await conversations.page("ada", lambda each: each.conversation_id, limit=9)
+
+    assert page.entries == ids[::-1]
+    assert most <= 3, "two of them, and the one before"
+
+
 async def test_a_list_can_be_of_one_model_or_of_rewarded_answers_only(conversations: Conversations) -> None:
     first, second = await keep_some(conversations, 2)
     (third,) = await keep_some(conversations, 1, model="other")
@@ -128,8 +161,8 @@ async def test_a_list_can_be_of_one_model_or_of_rewarded_answers_only(conversati
 
     assert await exported(conversations, is_rewarded=True) == [second]
     assert first not in await exported(conversations, model="other")
-    page = await conversations.page("ada", limit=9, model="other", is_rewarded=False)
-    assert [each.conversation_id for each in page.conversations] == [third]
+    page = await conversations.page("ada", lambda each: each.conversation_id, limit=9, model="other", is_rewarded=False)
+    assert page.entries == [third]
 
 
 async def test_rewards_and_corrections_are_attached_and_replaced(conversations: Conversations, again: Open) -> None:
@@ -198,6 +231,21 @@ async def test_a_full_quota_refuses_what_must_be_kept_until_something_is_deleted
 
     await conversations.delete("ada", ids[0])
     await conversations.check_room("ada")
+
+
+async def test_a_correction_counts_against_the_quota(again: Open) -> None:
+    conversations = again(quota_bytes=3 * 4096)
+    [conversation_id, _] = await keep_some(conversations, 2)
+
+    with pytest.raises(ConversationsFull, match="the correction takes 16384 bytes more"):
+        await conversations.correct("ada", conversation_id, Correction((7,) * 3000))
+    corrected = await conversations.correct("ada", conversation_id, Correction((7,) * 1024))
+    rewarded = await conversations.reward("ada", conversation_id, 1.0)
+
+    assert (corrected.size_bytes, rewarded.size_bytes) == (8192, 8192)
+    assert (await conversations.use("ada")).size_bytes == 3 * 4096
+    await conversations.correct("ada", conversation_id, None)
+    assert (await conversations.use("ada")).size_bytes == 2 * 4096
 
 
 async def test_what_the_client_did_not_ask_for_is_left_out_when_there_is_no_room(

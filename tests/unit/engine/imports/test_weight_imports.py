@@ -10,6 +10,7 @@ import pytest
 
 from chockstone.backends.run_spec import RunSpec
 from chockstone.catalog import RowMissing
+from chockstone.engine.config import Busy
 from chockstone.engine.imports.uploads import WeightUpload
 from chockstone.wire.failures import BadRequest, ServerFailure
 from support.adapters import adapter_files
@@ -43,6 +44,27 @@ async def begin(served: Served, files: dict[str, bytes] | None = None) -> Weight
 
         await served.engine.imports.receive(upload, name, fill)
     return upload
+
+
+async def test_a_file_is_received_once_at_a_time(served: Served) -> None:
+    upload, imports = await begin(served), served.engine.imports
+    is_open, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slowly(file: IO[bytes]) -> None:
+        is_open.set()
+        await may_end.wait()
+
+    async def at_once(file: IO[bytes]) -> None:
+        file.write(b"{}")
+
+    first = asyncio.create_task(imports.receive(upload, "adapter_config.json", slowly))
+    await is_open.wait()
+    with pytest.raises(Busy, match="is being received already"):
+        await imports.receive(upload, "adapter_config.json", at_once)
+
+    may_end.set()
+    await first
+    await imports.receive(upload, "adapter_config.json", at_once)
 
 
 async def test_finishes_at_the_same_time_commit_one_checkpoint(served: Served) -> None:

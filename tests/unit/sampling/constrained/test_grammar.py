@@ -39,6 +39,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
         "type": "object",
         "patternProperties": {f"^(a|b)*a(a|b){{{i}}}$": {"type": "string"} for i in range(30)},
     },
+    "many patterns of one text": {"allOf": [{"type": "string", "pattern": f".*{c}.*"} for c in "abcdefghijklmnopqrst"]},
     "no value": {"enum": []},
     "impossible": {"type": "object", "properties": {"a": False}, "required": ["a"]},
     "unknown words": {"not": {"type": "string"}},
