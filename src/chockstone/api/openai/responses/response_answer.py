@@ -195,7 +195,7 @@ def _rebuilt(kept: KeptConversation) -> PlainJson:
     output: list[PlainJson] = []
     text, calls = choice.message.get("content") or "", choice.message.get("tool_calls", ())
     if text.strip() or not calls:
-        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        part: PlainJson = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
         message = {"type": "message", "role": "assistant", "status": status, "content": [part]}
         output.append({"id": head.item_id("msg", 0), **message})
     for place, call in enumerate(calls):
