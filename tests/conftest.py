@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ def _fork_programs() -> None:
     install()
 
 
+_numbers = count()
 _FROZEN = 100_000
 if "PYTEST_XDIST_WORKER" in os.environ:  # each collects all tests
     gc.disable()  # until the first test: collections take a fourth of that time
@@ -43,6 +46,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from support.live import shared_models  # late: most tests need no server
 
     return shared_models(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty directory. Pytest's own fixture lists those of all earlier tests to find a number for a new one."""
+    name = re.sub(r"\W", "_", request.node.name)[:26]  # short: paths of sockets have at most 108 characters
+    path = tmp_path_factory.getbasetemp() / f"{name}-{next(_numbers)}"
+    path.mkdir(mode=0o700)
+    return path
 
 
 @pytest.fixture(autouse=True, scope="module")
