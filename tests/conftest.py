@@ -30,6 +30,21 @@ def _fork_programs() -> None:
 
 _numbers = count()
 _FROZEN = 100_000
+_LONGEST = (  # files with tests that take 15 seconds and more: they run first, and short ones fill the end of the run
+    "ray_train/test_checkpointer.py",
+    "ray/test_ray_serve.py",
+    "ray/test_ray_group.py",
+    "sdk/test_trackers.py",
+    "sdk/test_crashes.py",
+    "tests/test_dcp_torchrun.py",
+    "resume/test_f11_f12.py",
+    "hostile/test_live_network.py",
+    "hostile/test_wall_clock.py",
+    "hostile/test_schemathesis.py",
+    "tests/test_resume_guide.py",
+    "sdk/test_postgres.py",
+    "faults/test_crash_steps.py",
+)
 if "PYTEST_XDIST_WORKER" in os.environ:  # each collects all tests
     gc.disable()  # until the first test: collections take a fourth of that time
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else hundreds of processes compile the package, each for itself
@@ -38,6 +53,10 @@ if is_installed("torch"):  # it is not where `make light` runs the tests of the 
     _fork_programs()
 settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
 settings.load_profile("busy machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(_LONGEST))  # else the order stays
 
 
 @pytest.fixture(scope="session")
