@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from chockstone.cli.app import app
+from support.source_trees import source_trees
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -46,8 +47,8 @@ def messages() -> list[str]:
 def texts() -> str:
     """Every string of the program, a line each, with … for what it fills in."""
     lines = []
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for tree in source_trees().values():
+        for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):
                 parts = (part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
                 lines.append("".join(map(str, parts)))

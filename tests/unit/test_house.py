@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from support.source_trees import SOURCE, source_paths, source_trees, uncollected
+
 REPOSITORY = Path(__file__).parents[2]
-SOURCE = REPOSITORY / "src" / "chockstone"
 
 SHRINK: Final = "these are no exceptions any more: delete their lines"
 MAX_FILE_LINES: Final = 520
@@ -73,23 +75,25 @@ class Definition(NamedTuple):
 
 @cache
 def sources() -> dict[str, ast.Module]:
-    return {str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    return {str(path.relative_to(SOURCE)): tree for path, tree in source_trees().items()}
 
 
 @cache
 def statements() -> list[tuple[Node, Definition]]:
     """Every definition, assignment, call and comparison of the sources, with the definitions around it."""
-    found: list[tuple[Node, Definition]] = []
-    for path, tree in sources().items():
-        waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(tree, ())]
-        while waiting:
-            node, scopes = waiting.pop()
-            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                scopes = (*scopes, node)
-            if isinstance(node, Node):
-                found.append((node, Definition(path, scopes)))
-            waiting += [(child, scopes) for child in ast.iter_child_nodes(node)]
-    return found
+    with uncollected():
+        return [found for path, tree in sources().items() for found in _statements_of(path, tree)]
+
+
+def _statements_of(path: str, tree: ast.Module) -> Iterator[tuple[Node, Definition]]:
+    waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(tree, ())]
+    while waiting:
+        node, scopes = waiting.pop()
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            scopes = (*scopes, node)
+        if isinstance(node, Node):
+            yield node, Definition(path, scopes)
+        waiting += [(child, scopes) for child in ast.iter_child_nodes(node)]
 
 
 def test_a_public_class_name_exists_once() -> None:
@@ -223,10 +227,13 @@ def code_words(document: str) -> set[str]:
     return {word for piece in pieces for word in re.findall(r"\w+", piece)}
 
 
+_A_RETIRED_NAME: Final = re.compile(rf"\b(?:{'|'.join(RETIRED_NAMES)})\b")
+
+
 def retired_in(path: str, text: str) -> set[str]:
     lower = text.lower()
     found = word_parts(text) & RETIRED_WORDS if any(word in lower for word in RETIRED_WORDS) else set()
-    if not any(name in text for name in RETIRED_NAMES):
+    if not _A_RETIRED_NAME.search(text):
         return found
     if path.endswith(".py"):
         return found | identifiers(ast.parse(text)) & RETIRED_NAMES
@@ -257,7 +264,7 @@ def test_functions_are_short() -> None:
 
 
 def test_the_map_in_contributing_names_every_room() -> None:
-    rooms = {str(path.parent.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")} - {"."}
+    rooms = {str(path.parent.relative_to(SOURCE)) for path in source_paths()} - {"."}
 
     on_the_map = re.findall(r"^\| `([a-z0-9_/]+)/` \|", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.MULTILINE)
 

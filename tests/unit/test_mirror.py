@@ -7,16 +7,18 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
+from support.source_trees import SOURCE, source_paths, source_trees
+
 UNIT = Path(__file__).parent
-SOURCE = UNIT.parents[1] / "src" / "chockstone"
 SMALL_LINES: Final = 40  # a source this short may be tested through the file that uses it
 
 
 def sources() -> list[Path]:
-    return [path for path in sorted(SOURCE.rglob("*.py")) if path.name != "__init__.py"]
+    return [path for path in source_paths() if path.name != "__init__.py"]
 
 
 def unit_tests() -> list[Path]:
@@ -31,9 +33,9 @@ def is_named_after(test: Path, source: Path) -> bool:
 
 
 def has_code(source: Path) -> bool:
-    text = source.read_text()
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return len(text.splitlines()) > SMALL_LINES and any(isinstance(n, definitions) for n in ast.parse(text).body)
+    is_small = len(source.read_text().splitlines()) <= SMALL_LINES
+    return not is_small and any(isinstance(node, definitions) for node in source_trees()[source].body)
 
 
 def test_a_unit_test_is_named_after_a_source_in_the_mirrored_folder() -> None:
@@ -48,15 +50,15 @@ def test_a_unit_test_is_named_after_a_source_in_the_mirrored_folder() -> None:
 
 def test_every_source_has_a_namesake_test() -> None:
     beside_the_rooms = [path.relative_to(UNIT) for path in UNIT.glob("test_*.py")]
-    tested = [(UNIT / test, test.parent) for test in [*unit_tests(), *beside_the_rooms]]
+    tests: dict[Path, list[Path]] = defaultdict(list)
+    for test in [*unit_tests(), *beside_the_rooms]:
+        tests[test.parent].append(test)
 
     missing = {
         str(source.relative_to(SOURCE))
         for source in sources()
         if has_code(source)
-        and not any(
-            folder == source.relative_to(SOURCE).parent and is_named_after(test, source) for test, folder in tested
-        )
+        and not any(is_named_after(test, source) for test in tests[source.parent.relative_to(SOURCE)])
     }
 
     assert not missing, "add a test named after each of these sources"

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "chockstone"
+from support.source_trees import SOURCE, source_paths, source_trees
 
 # Each room and what it may import of ours. ``cli`` is on top; ``checkpoints`` stands on nothing but itself.
 ALLOWED: dict[str, set[str]] = {
@@ -79,22 +79,17 @@ BACKENDS_ORDER: Final = [
 ]
 
 
-def modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
-
-
 def shown(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(source_trees()[path]) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
-    tree = tree_of(path)
-    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    nodes = source_trees()[path].body if top_level_only else import_statements(path)
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -113,7 +108,7 @@ def test_every_room_is_in_the_table() -> None:
 
 def test_imports_point_down() -> None:
     found: dict[str, set[str]] = {}
-    for path in modules():
+    for path in source_paths():
         parts = path.relative_to(SOURCE).parts
         allowed = ALLOWED[parts[0]] | {parts[0]} | FOR_ALL if len(parts) > 1 else FOR_ALL
         used = {name.split(".")[1] for name in imports(path) if name.startswith("chockstone.")}
@@ -137,7 +132,9 @@ def may_import_torch(room: str, *inner: str) -> bool:
 
 
 def test_torch_is_imported_only_when_it_is_needed() -> None:
-    importing = [path for path in modules() if "torch" in {n.split(".")[0] for n in imports(path, top_level_only=True)}]
+    importing = [
+        path for path in source_paths() if "torch" in {n.split(".")[0] for n in imports(path, top_level_only=True)}
+    ]
 
     assert importing
     assert not [shown(path) for path in importing if not may_import_torch(*path.relative_to(SOURCE).parts)]
@@ -178,7 +175,7 @@ def module_name(path: Path) -> str:
 def imported_modules(path: Path, known: set[str]) -> set[str]:
     """The modules of ours that a file imports, by the names of ``module_name``."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
+    for node in import_statements(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("chockstone."):
             parent = (node.module or "").removeprefix("chockstone.")
             found |= {f"{parent}.{a.name}" if f"{parent}.{a.name}" in known else parent for a in node.names}
@@ -190,7 +187,7 @@ def imported_modules(path: Path, known: set[str]) -> set[str]:
 def arrows(folder: Path) -> dict[str, set[str]]:
     """Which direct parts of a folder (files and sub-rooms) import which others."""
     room = module_name(folder / "__init__.py")
-    known = {module_name(path) for path in modules()}
+    known = {module_name(path) for path in source_paths()}
     found: dict[str, set[str]] = {}
     for path in sorted(folder.rglob("*.py")):
         if path == folder / "__init__.py":
@@ -206,7 +203,7 @@ def _part_of(room: str, module: str) -> str:
 
 
 def folders() -> list[Path]:
-    return sorted({path.parent for path in modules()} - {SOURCE})
+    return sorted({path.parent for path in source_paths()} - {SOURCE})
 
 
 def rooms_with_parts() -> list[Path]:

@@ -6,15 +6,14 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from chockstone.telemetry import tracing
 from chockstone.telemetry.tracing import TracingConfig
 from support.otlp_collector import Collector, collecting
+from support.source_trees import SOURCE, source_paths
 
-SOURCE = Path(__file__).parents[3] / "src" / "chockstone"
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -148,8 +147,10 @@ def test_while_tracing_is_off_nothing_is_imported_and_spans_are_one_object() -> 
 
 def test_only_tracing_its_encoding_and_its_export_import_opentelemetry() -> None:
     importing = set()
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in source_paths():
+        if "opentelemetry" not in (text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(module.partition(".")[0] == "opentelemetry" for module in modules):

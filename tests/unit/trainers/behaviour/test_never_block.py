@@ -219,12 +219,12 @@ async def test_what_is_in_memory_when_training_begins_is_spared_by_the_garbage_c
     """A collection stops every thread, and the libraries of a tokenizer are hundreds of thousands of objects."""
     frozen: list[int] = []
     server.in_thread = {name: lambda: frozen.append(gc.get_freeze_count()) for name in ("tokenizer", "sync")}
-    gc.unfreeze()
+    before, in_memory = gc.get_freeze_count(), [[number] for number in range(20_000)]
 
     await run(tmp_path, None, steps=1)
 
-    assert frozen[0] == 0
-    assert min(frozen[1:]) > 10_000
+    assert frozen[0] <= before
+    assert min(frozen[1:]) > frozen[0] + len(in_memory) // 2  # meanwhile some of the others have ended
 
 
 async def test_what_holds_the_loop_is_told_when_it_is_twice_as_bad_as_before(
