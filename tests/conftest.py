@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+import sys
 from itertools import count
 from pathlib import Path
 
@@ -48,6 +49,7 @@ _LONGEST = (  # files with tests that take 15 seconds and more: they run first, 
 if "PYTEST_XDIST_WORKER" in os.environ:  # each collects all tests
     gc.disable()  # until the first test: collections take a fourth of that time
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else hundreds of processes compile the package, each for itself
+sys.dont_write_bytecode = False  # and each process of each run compiles all tests
 if is_installed("torch"):  # it is not where `make light` runs the tests of the plain install
     _limit_instruction_sets()
     _fork_programs()
