@@ -14,6 +14,7 @@ from harness import World
 
 SCRIPT = Path(__file__).with_name("kill_resume.py")
 TESTS = Path(__file__).parents[2]
+FILE_IN_SOAK = [pytest.param("file", marks=pytest.mark.soak), "s3"]  # test_resume_sigkill has random kills on files
 WORLDS_IN_SOAK = ["file", pytest.param("s3", marks=pytest.mark.soak)]  # the suite has random kills on S3
 
 
@@ -50,6 +51,7 @@ def test_f11_a_kill_on_either_side_of_every_boundary_leaves_the_one_before(world
     assert run(world, life, "both")["outcomes"].keys() == {"10", "20"}
 
 
+@pytest.mark.parametrize("world", FILE_IN_SOAK, indirect=True)
 @pytest.mark.parametrize("seed", [1])
 def test_f11_kills_at_random_moments_lose_nothing_that_was_acknowledged(seed: int, world: World) -> None:
     assert run(world, "many_saves", seed)["kills"] == 12
