@@ -1,4 +1,4 @@
-"""The example for FSDP2 under a real torchrun: saved by two ranks, it goes on with any number, and after a kill."""
+"""The example for FSDP2: saved by two ranks, it goes on with any number, and under a real torchrun after a kill."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from chockstone.checkpoints import Checkpointer
+from support.killed_training import ScriptForks
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "fsdp_torchrun.py"
 SAVED = re.compile(r"saving step (\d+) in the background, weights (\w+); blocked [\d.]+ ms")
@@ -37,13 +39,6 @@ def train(ranks: int, root: Path, *, steps: int) -> list[str]:
     return lines(torchrun(ranks, root, f"--steps={steps}", "--pause=0"), environment())
 
 
-def train_alone(root: Path, *, steps: int) -> list[str]:
-    """As one rank, with what torchrun would set, and without the time that it takes."""
-    world_of_one = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    command = [sys.executable, str(EXAMPLE), str(root), f"--steps={steps}", "--save-every=2", "--pause=0"]
-    return lines(command, environment() | world_of_one)
-
-
 def lines(command: list[str], environ: dict[str, str]) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -54,20 +49,28 @@ def weights_of(line: str) -> str:
     return line.rpartition("weights ")[2].partition(";")[0]
 
 
-def losses(lines: list[str]) -> dict[int, float]:
+def losses(lines: Sequence[str]) -> dict[int, float]:
     said = [line.split() for line in lines if line.startswith("step ")]
     return {int(words[1]): float(words[3]) for words in said}
 
 
-def test_two_ranks_save_and_one_goes_on_with_the_same_weights(tmp_path: Path) -> None:
-    first = train(2, tmp_path / "run", steps=4)
-    second = train_alone(tmp_path / "run", steps=6)
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[ScriptForks]:
+    """Processes that have imported what the example imports."""
+    with ScriptForks("torch", "torch._dynamo", "torch.distributed.fsdp", "chockstone.checkpoints") as forks:
+        yield forks
+
+
+def test_two_ranks_save_and_one_goes_on_with_the_same_weights(tmp_path: Path, scripts: ScriptForks) -> None:
+    options = (str(tmp_path / "run"), "--save-every=2", "--pause=0")
+    first = scripts.run_ranks(EXAMPLE, *options, "--steps=4", ranks=2)[0].lines
+    second = scripts.run_ranks(EXAMPLE, *options, "--steps=6", ranks=1)[0].lines
 
     assert first[0].startswith("world size 2: a fresh start, weights ")
     assert [step for step, _ in SAVED.findall("\n".join(first))] == ["2", "4"]
     assert first[-1].startswith("done: all is saved, weights ")
     assert second[0] == f"world size 1: resumed after step 4, weights {weights_of(first[-1])}"
-    assert list(losses(first + second)) == [1, 2, 3, 4, 5, 6]
+    assert list(losses([*first, *second])) == [1, 2, 3, 4, 5, 6]
     checkpointer = Checkpointer(tmp_path / "run", prefix="run")
     assert [checkpoint.name for checkpoint in checkpointer.checkpoints()] == ["run/step-00000004", "run/step-00000006"]
 

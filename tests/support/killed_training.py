@@ -312,6 +312,7 @@ def _run_script(
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
     run_and_end(lambda: runpy.run_path(script, run_name="__main__"))
 
 
