@@ -34,9 +34,7 @@ def blocks(language: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     """Ours without what a scheduler may have set around the tests."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(KNOWN)}
-    fresh_addresses = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # for ranks that torchrun starts again
-    return clean | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | fresh_addresses | more
+    return {name: value for name, value in os.environ.items() if not name.startswith(KNOWN)} | more
 
 
 @contextmanager
@@ -181,7 +179,8 @@ def test_torchrun_starts_its_workers_again_and_all_of_them_go_on_from_one_step(t
         "2",
     ]
     command = [*launch, str(EXAMPLE), str(tmp_path / "run"), *QUICK]
-    with started(command, environment()) as process:
+    fresh_addresses = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # for ranks that torchrun starts again
+    with started(command, environment(GLOO_SOCKET_IFNAME="lo", **fresh_addresses)) as process:
         first = read_until(process, "step 18 ")
         os.kill(child_of(process.pid), signal.SIGKILL)  # one worker; its agent ends the other, and starts both again
         rest, _ = process.communicate(timeout=200)

@@ -13,7 +13,8 @@ _INTERPRETER = sys.executable  # tests may replace it
 ZYGOTE = [_INTERPRETER, str(Path(__file__).with_name("zygote.py"))]
 _WITH_CHILDREN = {"serve", "train"}  # commands that start workers
 _MODULES = ("chockstone.cli", "chockstone.cli.training.server", "chockstone.backends.worker.main")
-_SCRIPTS = (str(Path(__file__).parents[2] / "faults" / "crash_scripts.py"),)
+_TESTS = Path(__file__).parents[2]
+_SCRIPTS = (str(_TESTS / "faults" / "crash_scripts.py"), str(_TESTS.parent / "examples" / "resume.py"))
 _IMPORTED = (
     "chockstone.api.replica.server",
     "chockstone.api.serving.server",
