@@ -23,9 +23,11 @@ def _limit_instruction_sets() -> None:
     limit_instruction_sets()
 
 
-def _fork_programs() -> None:
+def _save_starts() -> None:
+    from support.certificates import share_certificates
     from support.forking import install
 
+    share_certificates()
     install()
 
 
@@ -52,7 +54,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else hundreds of processes co
 sys.dont_write_bytecode = False  # and each process of each run compiles all tests
 if is_installed("torch"):  # it is not where `make light` runs the tests of the plain install
     _limit_instruction_sets()
-    _fork_programs()
+    _save_starts()
 settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
 settings.load_profile("busy machine")
 
