@@ -32,7 +32,6 @@ def _save_starts() -> None:
 
 
 _numbers = count()
-_FROZEN = 100_000
 _LONGEST = (  # files with tests that take 15 seconds and more: they run first, and short ones fill the end of the run
     "ray_train/test_checkpointer.py",
     "ray/test_ray_serve.py",
@@ -80,13 +79,15 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return path
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def _short_collections() -> None:
-    """Leave libraries and test modules out of garbage collections: they are millions of objects, and all stay."""
+    """Leave libraries and test modules out of garbage collections: they are millions of objects, and all stay.
+
+    A test that unfreezes them must freeze them again.
+    """
     gc.enable()
-    if gc.get_freeze_count() < _FROZEN:  # at the first test, and after a test that has unfrozen them
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
