@@ -23,14 +23,15 @@ def _limit_instruction_sets() -> None:
     limit_instruction_sets()
 
 
-def _fork_programs() -> None:
+def _save_starts() -> None:
+    from support.certificates import share_certificates
     from support.forking import install
 
+    share_certificates()
     install()
 
 
 _numbers = count()
-_FROZEN = 100_000
 _LONGEST = (  # files with tests that take 15 seconds and more: they run first, and short ones fill the end of the run
     "ray_train/test_checkpointer.py",
     "ray/test_ray_serve.py",
@@ -52,7 +53,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else hundreds of processes co
 sys.dont_write_bytecode = False  # and each process of each run compiles all tests
 if is_installed("torch"):  # it is not where `make light` runs the tests of the plain install
     _limit_instruction_sets()
-    _fork_programs()
+    _save_starts()
 settings.register_profile("busy machine", deadline=None)  # an example may take any time beside other work
 settings.load_profile("busy machine")
 
@@ -78,13 +79,15 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return path
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def _short_collections() -> None:
-    """Leave libraries and test modules out of garbage collections: they are millions of objects, and all stay."""
+    """Leave libraries and test modules out of garbage collections: they are millions of objects, and all stay.
+
+    A test that unfreezes them must freeze them again.
+    """
     gc.enable()
-    if gc.get_freeze_count() < _FROZEN:  # at the first test, and after a test that has unfrozen them
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -90,8 +90,10 @@ def import_programs() -> None:
     """Import what the programs import when they run, as they do it. No thread may be started by that."""
     from chockstone.backends.importing import hidden_packages, quick_imports
     from chockstone.backends.supervision.instruction_sets import limit_instruction_sets
+    from support.certificates import share_certificates
 
     limit_instruction_sets()
     with quick_imports(), hidden_packages("scipy", "accelerate"):
         for module in _IMPORTED:
             importlib.import_module(module)
+        share_certificates()

@@ -16,7 +16,15 @@ def as_before() -> Iterator[None]:
     turns = sys.getswitchinterval()
     yield
     sys.setswitchinterval(turns)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collected() -> Iterator[None]:
+    """The apps of this file: they are frozen with everything else."""
+    yield
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 async def test_the_first_request_finds_all_routes_made(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
