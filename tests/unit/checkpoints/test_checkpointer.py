@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +23,7 @@ from chockstone.checkpoints.errors import (
     SaveFailed,
     UnstorableValue,
 )
-from chockstone.checkpoints.saving import tensor_copies
+from chockstone.checkpoints.saving import copy_progress, tensor_copies
 from chockstone.checkpoints.saving.copy_progress import CopyProgress
 from chockstone.checkpoints.saving.snapshot import Snapshot, SnapshotCopy, Snapshotter
 from chockstone.checkpoints.stores.file_store import FileStore
@@ -74,6 +76,16 @@ class WatchedStore(FileStore):
 class FailingStore(FileStore):
     def begin(self, name: str, size: int) -> Sink:
         raise CheckpointError("the disk is on fire")
+
+
+class CountedQueue(SimpleQueue[Any]):
+    """Counts how often an item was asked for."""
+
+    gets = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.gets += 1
+        return super().get(block, timeout)
 
 
 def large(value: float) -> dict[str, Any]:
@@ -656,3 +668,31 @@ def test_a_second_ctrl_c_abandons_the_save_and_leaves_nothing(tmp_path: Path) ->
     names = [entry.name for entry in FileStore(tmp_path).entries()]
     assert names in ([], ["step-00000001"])
     assert partials(tmp_path) == []
+
+
+def test_a_writer_that_is_faster_than_the_copy_writes_only_what_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {f"small-{n}": full(300_000, n + 1.0) for n in range(13)} | {"w": full(6_000_000, 20.0)}
+    advance = CopyProgress.advance
+    reported = 0
+
+    def wait_until_it_is_written(progress: CopyProgress, start: int, end: int) -> None:
+        nonlocal reported
+        advance(progress, start, end)
+        reported += 1
+        while (
+            cast("CountedQueue", progress._events).gets <= reported
+        ):  # the writer asks for more when it has written all that it can
+            time.sleep(0.0005)
+
+    monkeypatch.setattr(copy_progress, "SimpleQueue", CountedQueue)
+    monkeypatch.setattr(CopyProgress, "advance", wait_until_it_is_written)
+    monkeypatch.setattr(tensor_copies, "_count_helpers", lambda _: 0)
+
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(state, step=1).result()
+        restored = {name: zeros(len(tensor)) for name, tensor in state.items()}
+        checkpointer.restore(restored)
+
+    assert_same(restored, state)

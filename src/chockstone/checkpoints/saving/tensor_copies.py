@@ -200,11 +200,14 @@ class _MoveWork:
 
 
 def _cut(moves: Sequence[MemoryMove]) -> Iterator[list[MemoryMove]]:
-    """Pieces of about equal size: small moves together, large ones in parts."""
+    """Pieces of about equal size, in the order of the moves: small ones together, large ones in parts."""
     piece: list[MemoryMove] = []
     room = _PIECE_BYTES
     for each in moves:
         size = each[2]
+        if piece and size > _PIECE_BYTES:
+            yield piece
+            piece, room = [], _PIECE_BYTES
         while size > _PIECE_BYTES:
             target, source, _ = each
             yield [(target, source, _PIECE_BYTES)]

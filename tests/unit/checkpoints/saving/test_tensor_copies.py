@@ -201,3 +201,25 @@ def test_short_copies_are_made_by_the_caller_alone(
     move_all(wanted)
 
     assert np.array_equal(source, target)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_range_is_reported_when_all_of_it_is_copied(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_copies, "_count_helpers", lambda _: threads - 1)
+    sizes = [1, 1, 5, 20, 3, 8, 9, 0.125, 30, 1, 16, 0.0625, 4]  # in MiB: large ones between small ones
+    sources = [np.ones(int(size * 1024**2), np.uint8) for size in sizes]
+    ends = np.cumsum([source.nbytes for source in sources]).tolist()
+    places = [place_of(end - source.nbytes, source.shape, 1) for end, source in zip(ends, sources, strict=True)]
+    memory = allocate(ends[-1])
+    ranges: list[tuple[int, int, bool]] = []
+
+    TensorCopies(memory, places).run(
+        sources, never, lambda start, end: ranges.append((start, end, bool(memory[start:end].all())))
+    )
+
+    assert all(is_copied for _, _, is_copied in ranges)
+    covered = 0
+    for start, end, _ in sorted(ranges):
+        assert start == covered
+        covered = end
+    assert covered == ends[-1]
