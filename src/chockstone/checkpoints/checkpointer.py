@@ -278,14 +278,15 @@ class Checkpointer:
 
         In a signal handler it abandons the ``save`` that the handler interrupts.
         """
-        with self._lock:
-            self._closed = True
-            for handle in self._handles:
-                if handle._caller == threading.get_ident():
-                    handle.abandon()
         try:
+            with self._lock:
+                self._closed = True
+                for handle in self._handles:
+                    if handle._caller == threading.get_ident():
+                        handle.abandon()
             self.wait()
         except BaseException:
+            self._closed = True
             for handle in self._pending():
                 handle.abandon()
             self.wait()
