@@ -12,6 +12,8 @@ from chockstone.cli.settings.settings import SettingsError
 from chockstone.cli.settings.table import print_settings
 from support.cli.settings import load, make_directory
 
+pytest.importorskip("sqlalchemy", reason="the catalog needs the extra server")
+
 
 def test_without_a_model_there_is_nothing_to_serve(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="chockstone model make ./tiny && chockstone serve --model tiny=./tiny"):
