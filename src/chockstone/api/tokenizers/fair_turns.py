@@ -1,6 +1,6 @@
 """Fair turns: one piece of work at a time, and those who wait for theirs take turns.
 
-Who asks often waits behind its own requests, and nobody else waits for more than one request of each other owner.
+Each owner has a queue, and owners take turns. So an owner waits for at most one request of each other owner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FairTurns:
         return held < most // len({*self._asked, owner})
 
     async def take(self, owner: str) -> None:
-        """Wait for a turn of the owner. Whoever gets it calls ``give_back`` once."""
+        """Wait for a turn of the owner. On return the caller has it, and calls ``give_back`` once."""
         self._asked[owner] = self._asked.get(owner, 0) + 1
         if not self._is_taken:
             self._is_taken = True

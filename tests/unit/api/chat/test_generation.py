@@ -192,10 +192,8 @@ async def test_alternatives_come_with_their_tokens(
     ]
 
 
-async def test_whole_answers_with_alternatives_are_read_beside_the_event_loop(
-    served: Served, chat: ChatService, caller: Caller, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hundred choices with twenty alternatives of each token took half a second."""
+def reading_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads in which pieces of answers are read from now on."""
     threads: list[threading.Thread] = []
     read_piece = _ChoiceReader.read
 
@@ -204,6 +202,14 @@ async def test_whole_answers_with_alternatives_are_read_beside_the_event_loop(
         return read_piece(*values)
 
     monkeypatch.setattr(_ChoiceReader, "read", noted)
+    return threads
+
+
+async def test_whole_answers_with_alternatives_are_read_beside_the_event_loop(
+    served: Served, chat: ChatService, caller: Caller, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred choices with twenty alternatives of each token took half a second."""
+    threads = reading_threads(monkeypatch)
     served.backend.sequences = written(directory, "Hello.")
     await read(await start(chat, caller, alternatives=2))
 
@@ -214,14 +220,7 @@ async def test_whole_answers_with_alternatives_are_read_beside_the_event_loop(
 async def test_many_stop_strings_are_looked_for_beside_the_event_loop(
     served: Served, chat: ChatService, caller: Caller, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: list[threading.Thread] = []
-    read_piece = _ChoiceReader.read
-
-    def noted(*values: Any) -> Delta | None:
-        threads.append(threading.current_thread())
-        return read_piece(*values)
-
-    monkeypatch.setattr(_ChoiceReader, "read", noted)
+    threads = reading_threads(monkeypatch)
     monkeypatch.setattr(generation_module, "_LARGE_TOKENS", 3)
     served.backend.sequences = written(directory, "Hello.")
     await read(await start(chat, caller, stop=("1", "2", "3", "4")))
